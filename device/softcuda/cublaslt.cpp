@@ -10,12 +10,19 @@
 // leading dimensions of ReLU masks that are no multiple of 128 bits, auxiliary epilogues of
 // misaligned matrices, pointers less aligned than the preference promised when the algorithm was
 // chosen, a workspace smaller than the algorithm's. It poisons the workspace.
+//
+// It proposes four algorithms that compute the same; `softcudaProducts` says which of them are
+// refused when they are to run, come to other bits at each run, or are slow.
+#include <unistd.h>
+
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <vector>
 
+#include "cublaslt_faults.h"
 #include "enqueue.h"
 
 namespace {
@@ -70,6 +77,9 @@ const uint32_t KNOWN[] = {
     DRELU, DRELU | BGRAD_OF_D, BGRAD_OF_A, BGRAD_OF_B,
 };
 
+const int PROPOSALS = 4;
+const unsigned SLOW_US = 3000;
+
 const uint64_t MAGIC = 0x74666f735f746c63;
 const size_t WORKSPACE = 4096;
 
@@ -104,7 +114,8 @@ struct Algo {
     uint64_t magic;
     uint64_t workspace;
     uint32_t alignments[4];
-    uint64_t rest[4];
+    uint64_t number;
+    uint64_t rest[3];
 };
 
 struct HeuristicResult {
@@ -125,6 +136,7 @@ struct Operation {
     uint64_t m, n, k;
     void *workspace;
     uint64_t workspace_bytes;
+    bool varies, is_slow;
 };
 
 // ---- elements -----------------------------------------------------------------------------------
@@ -332,6 +344,9 @@ int run(const void *argument, void *) {
     if (op.workspace_bytes) {
         memset(op.workspace, 0xab, op.workspace_bytes);
     }
+    if (op.is_slow) {
+        usleep(SLOW_US);
+    }
     const uint64_t stride = (op.m + ROWS - 1) / ROWS * ROWS;
     const std::vector<float> sums = product(op, stride);
     // Read before D is written, which may be where an input was only if nothing else is.
@@ -348,6 +363,10 @@ int run(const void *argument, void *) {
     }
     for (uint64_t row = 0; op.desc.epilogue & BGRAD_OF_D && row < op.m; row++) {
         store(op.desc.bias, bias_type(op), row, bias_gradient[row]);
+    }
+    static std::atomic<unsigned> runs{0};
+    if (op.varies) {
+        *static_cast<uint8_t *>(op.d_data) = static_cast<uint8_t>(runs++);
     }
     return 0;
 }
@@ -507,10 +526,12 @@ int cublasLtMatmulAlgoGetHeuristic(int *, const Desc *desc, const Layout *a, con
         return NOT_SUPPORTED;
     }
     const uint64_t workspace = preference->workspace < WORKSPACE ? 0 : WORKSPACE;
-    HeuristicResult result = {{MAGIC, workspace, {}, {}}, workspace, SUCCESS, 1.0f, {}};
+    HeuristicResult result = {{MAGIC, workspace, {}, 0, {}}, workspace, SUCCESS, 1.0f, {}};
     memcpy(result.algo.alignments, preference->alignments, sizeof result.algo.alignments);
-    results[0] = result;
-    *count = 1;
+    for (; *count < requested && *count < PROPOSALS; ++*count) {
+        result.algo.number = *count;
+        results[*count] = result;
+    }
     return SUCCESS;
 }
 
@@ -535,6 +556,10 @@ int cublasLtMatmul(int *handle, const Desc *desc, const float *alpha, const void
     if (!handle || !algo ||
         cublasLtMatmulAlgoCheck(handle, desc, a, b, c, d, algo, &checked) != SUCCESS) {
         return algo ? NOT_SUPPORTED : INVALID_VALUE;
+    }
+    const uint32_t number = 1u << algo->number;
+    if (faults.refused & number || faults.refused_epilogue == desc->epilogue) {
+        return NOT_SUPPORTED;
     }
     const void *const data[4] = {a_data, b_data, c_data, d_data};
     for (int i = 0; i < 4; i++) {
@@ -563,7 +588,8 @@ int cublasLtMatmul(int *handle, const Desc *desc, const float *alpha, const void
     const uint64_t k = desc->transposed[0] ? a->rows : a->cols;
     const Operation op = {
         *desc, *a, *b, *c, *d, a_data, b_data, c_data, d_data, *alpha, *beta,
-        d->rows, d->cols, k, workspace, algo->workspace,
+        d->rows, d->cols, k, workspace, algo->workspace, (faults.varying & number) != 0,
+        (faults.slow & number) || faults.slow_epilogue == desc->epilogue,
     };
     return softcudaEnqueue(stream, "cublasLtMatmul", run, &op, sizeof op, nullptr) == 0
                ? SUCCESS

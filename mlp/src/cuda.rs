@@ -2,7 +2,7 @@
 //! the list of all kernels.
 
 use headlong_device::DType;
-use headlong_device::cuda::blas::{Matmul, MatmulSpec};
+use headlong_device::cuda::blas::{Alternative, Matmul, MatmulSpec};
 use headlong_device::cuda::{Build, CudaFiles, CudaStream, DeviceMemory};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
@@ -48,20 +48,25 @@ pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
 /// A plan, or why there is none.
 type Planned = Result<Arc<Matmul>, Arc<str>>;
 
-type Plans = HashMap<(u32, Arc<CudaFiles>, MatmulSpec), Planned>;
+type Plans = HashMap<(u32, Arc<CudaFiles>, MatmulSpec, Vec<Alternative>), Planned>;
 
-/// The plan of a product, made at its first use; or why there is none: most often, the library has
-/// no algorithm for it.
-pub(crate) fn product(stream: &CudaStream, spec: MatmulSpec) -> Planned {
+/// The plan of a product with one of several epilogues, made at its first use; or why there is
+/// none: most often, the library has no algorithm for it.
+pub(crate) fn product(
+    stream: &CudaStream,
+    spec: MatmulSpec,
+    alternatives: Vec<Alternative>,
+) -> Planned {
     // Note: one table per process, as with kernels. Plans are few: one for each layer, op and size
     // of batch.
     static PLANS: LazyLock<RwLock<Plans>> = LazyLock::new(RwLock::default);
-    let key = (stream.device().ordinal(), Arc::clone(stream.device().files()), spec);
+    let files = Arc::clone(stream.device().files());
+    let key = (stream.device().ordinal(), files, spec, alternatives);
     if let Some(plan) = PLANS.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return plan.clone();
     }
-    let plan: Planned =
-        Matmul::new(stream, spec).map(Arc::new).map_err(|error| error.to_string().into());
+    let plan = Matmul::fastest_of(stream, spec, &key.3);
+    let plan: Planned = plan.map(Arc::new).map_err(|error| error.to_string().into());
     // What fails because a graph is being captured works afterwards.
     if plan.is_err() && stream.is_capturing().unwrap_or(true) {
         return plan;
@@ -114,7 +119,8 @@ mod cuda_tests {
             let algorithms = Some(std::env::temp_dir().join(name));
             let files = CudaFiles { algorithms, ..CudaFiles::default() };
             let device = stream.cuda_body().device().clone().with_files(files);
-            product(&CudaStream::new(&device).unwrap(), spec).unwrap()
+            let alternatives = vec![Alternative { epilogue, bytes_left: 0 }];
+            product(&CudaStream::new(&device).unwrap(), spec, alternatives).unwrap()
         };
         let [one, other, again] = ["one.txt", "other.txt", "one.txt"].map(plan_with);
         assert!(Arc::ptr_eq(&one, &again));

@@ -7,10 +7,12 @@
 mod algorithms;
 mod library;
 mod plan;
+mod trial;
 
-pub use algorithms::Algorithms;
+pub use algorithms::{Algorithms, Alternative, Kept};
 pub use library::library_version;
 pub use plan::Matmul;
+pub use trial::kernels;
 
 use super::DevicePtr;
 use crate::dtype::DType;

@@ -110,6 +110,11 @@ fn arch_folder(arch: &str, is_software: bool) -> String {
     if is_software { format!("{arch}-software") } else { arch.to_owned() }
 }
 
+/// The user's file of algorithms of products, where a folder for it can be had.
+pub(super) fn algorithm_file() -> Option<PathBuf> {
+    Some(user_cache()?.with_file_name("algorithms.txt"))
+}
+
 fn user_cache() -> Option<PathBuf> {
     let variable =
         |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -22,7 +22,7 @@ pub struct CudaDevice {
 pub struct CudaFiles {
     /// The folder of compiled kernels that is looked in first, made by `headlong kernels build`.
     pub kernels: Option<PathBuf>,
-    /// The file in which algorithms of products are kept; none: the library's first proposals.
+    /// The file in which algorithms of products are kept; none: the user's, for a GPU.
     pub algorithms: Option<PathBuf>,
 }
 

@@ -31,6 +31,33 @@ pub fn nccl_operations() -> Option<u64> {
     nccl_count(c"softcudaNcclOperations")
 }
 
+/// How cuBLASLt misbehaves: a bit for each of its proposals; or an epilogue of all of them, by its
+/// number there.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ProductFaults {
+    /// Refused when they are to run.
+    pub refused: u32,
+    /// Other bits at each run.
+    pub varying: u32,
+    /// Milliseconds, not microseconds.
+    pub slow: u32,
+    /// As `refused`.
+    pub refused_epilogue: u32,
+    /// As `slow`.
+    pub slow_epilogue: u32,
+}
+
+/// Products that this thread enqueues from now on; false where no software cuBLASLt does as told.
+pub fn set_product_faults(faults: ProductFaults) -> bool {
+    let Ok(set) = super::Library::CublasLt.symbol(c"softcudaProducts") else { return false };
+    // SAFETY: the function has this type, see device/softcuda/cublaslt.cpp.
+    let set =
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u32, u32, u32, u32, u32)>(set) };
+    let ProductFaults { refused, varying, slow, refused_epilogue, slow_epilogue } = faults;
+    set(refused, varying, slow, refused_epilogue, slow_epilogue);
+    true
+}
+
 fn nccl_count(name: &CStr) -> Option<u64> {
     let count = super::Library::Nccl.symbol(name).ok()?;
     // SAFETY: the functions have this type, see device/softcuda/nccl.cpp.

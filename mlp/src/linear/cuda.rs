@@ -7,30 +7,43 @@ use super::{
 };
 use crate::cuda::product;
 use crate::sum::block;
-use headlong_device::cuda::blas::{Epilogue, Math, MatmulArgs, MatmulSpec, Operand};
+use headlong_device::cuda::blas::{
+    Alternative, Epilogue, Math, Matmul, MatmulArgs, MatmulSpec, Operand,
+};
 use headlong_device::cuda::{CudaStream, DevicePtr};
 use headlong_device::{DeviceError, Mat, Stream};
+use std::sync::Arc;
 
-/// Runs a product: with the first of the epilogues that the library has for it, which comes back.
-/// None after a failure.
+/// Runs a product with that of the epilogues that is done first, with what kernels then have to do;
+/// it comes back. None after a failure.
 ///
 /// Epilogues access biases 16 bytes at a time: one that starts elsewhere is left to a kernel.
-fn run_with_first(
+fn run_with_fastest(
     stream: &CudaStream,
     spec: MatmulSpec,
     epilogues: &[Epilogue],
     args: &MatmulArgs,
 ) -> Option<Epilogue> {
-    let fits =
-        |epilogue: &&Epilogue| **epilogue == Epilogue::None || args.bias.0.is_multiple_of(16);
+    let fits = |epilogue: &Epilogue| !epilogue.has_bias() || args.bias.0.is_multiple_of(16);
+    let alternative =
+        |epilogue| Alternative { epilogue, bytes_left: bytes_left(&spec, epilogues[0], epilogue) };
+    let fitting = epilogues.iter().copied().filter(fits);
+    let mut alternatives: Vec<Alternative> = fitting.map(alternative).collect();
     let mut reason = String::new();
-    for &epilogue in epilogues.iter().filter(fits) {
-        match product(stream, MatmulSpec { epilogue, ..spec }) {
+    while !alternatives.is_empty() {
+        match product(stream, spec, alternatives.clone()) {
             Ok(plan) => {
-                plan.run(stream, args);
-                return Some(epilogue);
+                let epilogue = plan.spec().epilogue;
+                if plan.try_run(stream, args) {
+                    return Some(epilogue);
+                }
+                reason = "cuBLASLt refuses all algorithms that it has proposed".to_owned();
+                alternatives.retain(|refused| refused.epilogue != epilogue);
             }
-            Err(error) => reason = error.to_string(),
+            Err(error) => {
+                reason = error.to_string();
+                break;
+            }
         }
     }
     let MatmulSpec { m, n, k, .. } = spec;
@@ -39,6 +52,22 @@ fn run_with_first(
         reason,
     });
     None
+}
+
+/// Bytes that kernels read and write where `wanted` is to be done and `epilogue` is.
+fn bytes_left(spec: &MatmulSpec, wanted: Epilogue, epilogue: Epilogue) -> usize {
+    let of = |rows, operand: Operand| rows * operand.stride * operand.dtype.bytes();
+    let output = of(spec.m, spec.d);
+    match (wanted, epilogue) {
+        // The output is read and written.
+        (Epilogue::Bias | Epilogue::ReluBias | Epilogue::ReluAuxBias, Epilogue::None) => 2 * output,
+        // So is the gradient, and the output of the layer below is read.
+        (Epilogue::DRelu, Epilogue::None) => 3 * output,
+        (Epilogue::DReluBgrad, Epilogue::None) => 4 * output,
+        (Epilogue::DReluBgrad, Epilogue::DRelu) => output,
+        (Epilogue::BgradA, Epilogue::None) => of(spec.k, spec.a),
+        _ => 0,
+    }
 }
 
 fn plain(mat: &Mat) -> Operand {
@@ -54,7 +83,7 @@ fn addresses(a: &Mat, b: &Mat, d: &Mat) -> MatmulArgs {
     MatmulArgs::new(a.device_ptr(), b.device_ptr(), d.device_ptr())
 }
 
-fn forward_spec(args: &ForwardArgs<'_>, epilogue: Epilogue) -> MatmulSpec {
+fn forward_spec(args: &ForwardArgs<'_>) -> MatmulSpec {
     MatmulSpec {
         m: args.x.rows(),
         n: args.y.cols(),
@@ -63,7 +92,7 @@ fn forward_spec(args: &ForwardArgs<'_>, epilogue: Epilogue) -> MatmulSpec {
         b: transposed(args.w.operand()),
         d: plain(args.y),
         math: args.w.compute().math(),
-        epilogue,
+        epilogue: Epilogue::None,
         bias_dtype: bias(args).unwrap_or(args.y).dtype(),
     }
 }
@@ -80,7 +109,14 @@ fn bias<'a>(args: &'a ForwardArgs<'_>) -> Option<&'a Mat> {
 /// Whether [`forward`] leaves a mask where it is given room for one.
 pub fn keeps_mask(stream: &Stream, args: &ForwardArgs<'_>) -> bool {
     let relu = args.activation == Activation::Relu && args.x.rows() > 0;
-    relu && product(stream.cuda_body(), forward_spec(args, Epilogue::ReluAuxBias)).is_ok()
+    relu && masking(stream.cuda_body(), args).is_some_and(|plan| !plan.is_refused())
+}
+
+/// The product that leaves a mask, where the library has it.
+fn masking(stream: &CudaStream, args: &ForwardArgs<'_>) -> Option<Arc<Matmul>> {
+    let only = Alternative { epilogue: Epilogue::ReluAuxBias, bytes_left: 0 };
+    let is_aligned = bias(args).is_some_and(|bias| bias.device_ptr().0.is_multiple_of(16));
+    is_aligned.then(|| product(stream, forward_spec(args), vec![only]).ok()).flatten()
 }
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
@@ -90,16 +126,21 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
     }
     let relu = args.activation == Activation::Relu;
     assert!(!relu || args.b.is_some(), "a layer with a ReLU has a bias");
-    let epilogues = match (relu, mask, args.b) {
-        (true, Some(_), _) => &[Epilogue::ReluAuxBias, Epilogue::ReluBias, Epilogue::None][..],
-        (true, None, _) => &[Epilogue::ReluBias, Epilogue::None],
-        (false, _, Some(_)) => &[Epilogue::Bias, Epilogue::None],
-        (false, _, None) => &[Epilogue::None],
+    let epilogues = match (relu, args.b) {
+        (true, _) => &[Epilogue::ReluBias, Epilogue::None][..],
+        (false, Some(_)) => &[Epilogue::Bias, Epilogue::None],
+        (false, None) => &[Epilogue::None],
     };
-    let bias = bias(args).map_or(DevicePtr::NULL, Mat::device_ptr);
-    let aux = mask.map_or(DevicePtr::NULL, Mat::device_ptr);
-    let run = MatmulArgs { bias, aux, ..addresses(args.x, args.w.operand(), args.y) };
-    let done = run_with_first(stream, forward_spec(args, Epilogue::None), epilogues, &run);
+    let (spec, bias) = (forward_spec(args), bias(args).map_or(DevicePtr::NULL, Mat::device_ptr));
+    let run = MatmulArgs { bias, ..addresses(args.x, args.w.operand(), args.y) };
+    // The backward pass counts on the mask.
+    if let Some(mask) = mask.filter(|_| relu)
+        && let Some(plan) = masking(stream, args)
+        && plan.try_run(stream, &MatmulArgs { aux: mask.device_ptr(), ..run })
+    {
+        return;
+    }
+    let done = run_with_fastest(stream, spec, epilogues, &run);
     if let (Some(b), Some(Epilogue::None)) = (args.b, done) {
         add_bias(stream, args.y, b, relu);
     }
@@ -118,8 +159,8 @@ pub fn backward_data(
     }
     let spec = MatmulSpec {
         m: d_z.rows(),
-        // The copies of weights have rows and columns of zeros for what fills rows of 16-bit gradients
-        // up.
+        // The copies of weights have rows and columns of zeros for what fills rows of 16-bit
+        // gradients up.
         n: filled_up(d_x).min(filled_up(w)),
         k: filled_up(d_z),
         a: plain(d_z),
@@ -144,7 +185,7 @@ pub fn backward_data(
             (epilogues, MatmulArgs { bias, aux, ..plain })
         }
     };
-    let done = run_with_first(stream, spec, epilogues, &run);
+    let done = run_with_fastest(stream, spec, epilogues, &run);
     if let (Some(mask), Some(Epilogue::None)) = (args.mask, done) {
         mask_gradient(stream, mask, d_x);
     }
@@ -228,7 +269,7 @@ fn sum_block(
         Some(_) if !accumulate => &[Epilogue::BgradA, Epilogue::None][..],
         _ => &[Epilogue::None],
     };
-    let done = run_with_first(stream, spec, epilogues, &run);
+    let done = run_with_fastest(stream, spec, epilogues, &run);
     if let (Some(d_b), Some(Epilogue::None)) = (d_b, done) {
         bias_gradient(stream, d_z, d_b, accumulate);
     }

@@ -223,7 +223,7 @@ fn parameters_are_named_and_initial_values_depend_on_name_and_seed() {
 
 mod cuda_tests {
     use super::*;
-    use headlong_device::cuda::testing::{device, stream};
+    use headlong_device::cuda::testing::{ProductFaults, device, set_product_faults, stream};
 
     /// Sums of at most 40 terms of size 1, three layers up and three down: some 6 · 40 · 2^-24 of
     /// the largest.
@@ -275,6 +275,32 @@ mod cuda_tests {
         // What a GPU's library does with the other one is its own business.
         let software = stream.cuda_body().device().is_software();
         assert!(!software || !keeps(&STACKS[0]));
+    }
+
+    /// Epilogues that the library proposes algorithms for, and then refuses, by their numbers
+    /// there: ReLU with bias, with and without a mask; the mask, without and with a bias gradient;
+    /// the bias gradient of a weight gradient.
+    #[test]
+    fn what_the_library_refuses_is_left_to_kernels() {
+        let Some(stream) = stream() else { return };
+        // Refused plans stay so: no other test has these widths.
+        for (refused_epilogue, hidden) in [(134, 40), (6, 48), (136, 56), (152, 64), (512, 72)] {
+            let widths = [8, hidden, 16, 1];
+            let (cpu, faults) =
+                (Stream::cpu(1), ProductFaults { refused_epilogue, ..ProductFaults::default() });
+            let (here, there) = (model_of(&cpu, &widths, 1), model_of(&stream, &widths, 1));
+            here.step(&cpu, false);
+            if !set_product_faults(faults) {
+                return;
+            }
+            for accumulate in [false, true] {
+                here.step(&cpu, accumulate);
+                there.step(&stream, accumulate);
+                let what = format!("gradient, {refused_epilogue} refused");
+                close(&gradients(&there), &gradients(&here), &what);
+            }
+            set_product_faults(ProductFaults::default());
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::report::output::JsonOutput;
 use crate::{Registry, config::preset, report::output};
 use clap::Args;
-use headlong_device::cuda::{self, Build, Compiled, KernelReport, pieces};
+use headlong_device::cuda::{self, Build, Compiled, KernelReport, blas, pieces};
 use headlong_device::{DType, Result as DeviceResult};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -211,6 +211,7 @@ fn builds_of(config: &Config) -> Vec<Build> {
     builds.extend(headlong_verbs::kernels());
     builds.extend(headlong_comm::device::narrow::kernels());
     builds.extend(pieces::kernels());
+    builds.extend(blas::kernels());
     builds
 }
 

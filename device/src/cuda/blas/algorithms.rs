@@ -1,27 +1,33 @@
 //! Which algorithm for which product: timed once, kept in a file.
 
 use super::library::library_version;
-use super::plan::{Matmul, check_spec};
-use super::{MatmulArgs, MatmulSpec, Operand, aux_bytes};
-use crate::cuda::cache::write_shared;
-use crate::cuda::{CudaStream, DeviceMemory, Event};
-use crate::error::Result;
-use cudarc::cublaslt::sys;
+use super::plan::{Algorithm, Matmul, check_spec};
+use super::trial::Trial;
+use super::{Epilogue, MatmulSpec};
+use crate::cuda::CudaStream;
+use crate::cuda::cache::{algorithm_file, write_shared};
+use crate::error::{DeviceError, Result};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_128;
-
-/// Runs of a proposal that are timed, after one that is not.
-const TIMED_RUNS: usize = 8;
 
 /// One search at a time per process: two would time each other.
 static SEARCH: Mutex<()> = Mutex::new(());
 
+/// What was found for a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// The library's words for the algorithm.
+    pub words: [u64; 8],
+    /// Time of a run.
+    pub nanoseconds: u64,
+}
+
 /// Chosen algorithms by product, device and version of the library: one line each,
-/// `key word word …`, all hexadecimal.
+/// `key nanoseconds word word …`, all hexadecimal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Algorithms(BTreeMap<String, [u64; 8]>);
+pub struct Algorithms(BTreeMap<String, Kept>);
 
 impl Algorithms {
     /// Reads a file; one that is not there is empty, and lines that are none are left out.
@@ -30,18 +36,19 @@ impl Algorithms {
         let line = |line: &str| {
             let mut words = line.split_whitespace();
             let key = words.next()?.to_owned();
-            let words: Vec<u64> =
-                words.map(|word| u64::from_str_radix(word, 16).ok()).collect::<Option<_>>()?;
-            Some((key, words.try_into().ok()?))
+            let mut words = words.map(|word| u64::from_str_radix(word, 16).ok());
+            let nanoseconds = words.next()??;
+            let words: Vec<u64> = words.collect::<Option<_>>()?;
+            Some((key, Kept { words: words.try_into().ok()?, nanoseconds }))
         };
         Self(text.lines().filter_map(line).collect())
     }
 
     /// Writes the file, which appears when it is complete.
     pub fn write(&self, file: &Path) -> Result<()> {
-        let line = |(key, words): (&String, &[u64; 8])| {
-            let words: Vec<String> = words.iter().map(|word| format!("{word:x}")).collect();
-            format!("{key} {}\n", words.join(" "))
+        let line = |(key, kept): (&String, &Kept)| {
+            let words: Vec<String> = kept.words.iter().map(|word| format!("{word:x}")).collect();
+            format!("{key} {:x} {}\n", kept.nanoseconds, words.join(" "))
         };
         let text: String = self.0.iter().map(line).collect();
         // Processes that measure at once replace each other's: each file is whole, and measured
@@ -49,171 +56,260 @@ impl Algorithms {
         write_shared(file, text.as_bytes())
     }
 
-    /// The algorithm kept for a key.
-    pub fn get(&self, key: &str) -> Option<[u64; 8]> {
+    /// What is kept for a key.
+    pub fn get(&self, key: &str) -> Option<Kept> {
         self.0.get(key).copied()
     }
 
-    /// Keeps an algorithm.
-    pub fn insert(&mut self, key: String, words: [u64; 8]) {
-        self.0.insert(key, words);
+    /// Keeps what was found.
+    pub fn insert(&mut self, key: String, kept: Kept) {
+        self.0.insert(key, kept);
     }
 }
 
 /// Everything that decides which algorithm is fastest, and whether it exists.
-fn key(stream: &CudaStream, spec: &MatmulSpec) -> Result<String> {
-    let text = format!("{spec:?} {} {}", stream.device().name(), library_version()?);
+fn key(stream: &CudaStream, what: &str) -> Result<String> {
+    let text = format!("{what} {} {}", stream.device().name(), library_version()?);
     Ok(format!("{:032x}", xxh3_128(text.as_bytes())))
+}
+
+/// What there is to do with a product, of which the library does a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Alternative {
+    /// What the product does.
+    pub epilogue: Epilogue,
+    /// Bytes that a kernel then has to read and write to do the rest.
+    pub bytes_left: usize,
 }
 
 impl Matmul {
     /// Plans a product for the stream's device, and makes the stream's workspace if it has none
     /// yet.
     ///
-    /// The algorithm is the one kept in the algorithm file, if one is set and has it; else, with a
-    /// file, the fastest of the library's first proposals, timed now and kept; else its first
-    /// proposal.
+    /// The algorithm is the one kept in the file of algorithms; else the fastest of the library's
+    /// first proposals that are done and come to the same bits each time, timed now and kept. The
+    /// software device searches only where a file is named; else it takes the first proposal.
     pub fn new(stream: &CudaStream, spec: MatmulSpec) -> Result<Self> {
         check_spec(&spec)?;
         let proposals = Self::proposals(stream, &spec)?;
-        let first = proposals[0];
-        let mut plan = Self::with_algorithm(stream, spec, &first)?;
-        if proposals.len() > 1 {
-            let chosen = choose(stream, &mut plan, &proposals)?;
-            plan.take(&chosen);
+        match search_file(stream) {
+            Some(file) => Self::searched(&file, stream, spec, proposals),
+            None => Self::with_algorithms(stream, spec, proposals),
         }
+    }
+
+    /// Plans the same product with one of several epilogues: with that which is done first, its
+    /// rest included, where that is measured; else the first that the library has an algorithm for.
+    ///
+    /// # Errors
+    /// Where it has none for any.
+    pub fn fastest_of(
+        stream: &CudaStream,
+        spec: MatmulSpec,
+        alternatives: &[Alternative],
+    ) -> Result<Self> {
+        let (mut best, mut reason) = (None, None);
+        for Alternative { epilogue, bytes_left } in alternatives {
+            let plan = match Self::new(stream, MatmulSpec { epilogue: *epilogue, ..spec }) {
+                Ok(plan) => plan,
+                Err(error) => {
+                    reason = Some(error);
+                    continue;
+                }
+            };
+            let Some(nanoseconds) = plan.nanoseconds else { return Ok(best.map_or(plan, second)) };
+            let left = nanoseconds_of_pass(stream, &spec, *bytes_left)?;
+            let nanoseconds = nanoseconds + left;
+            if best.as_ref().is_none_or(|(least, _)| nanoseconds < *least) {
+                best = Some((nanoseconds, plan));
+            }
+        }
+        best.map(second).ok_or_else(|| reason.unwrap_or_else(|| none_of(&spec)))
+    }
+
+    /// With the algorithm that the file names, or the fastest, which the file then names. Where
+    /// there is no memory to search, with all proposals, in the library's order.
+    fn searched(
+        file: &Path,
+        stream: &CudaStream,
+        spec: MatmulSpec,
+        proposals: Vec<Algorithm>,
+    ) -> Result<Self> {
+        let _turn = SEARCH.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = key(stream, &format!("{spec:?}"))?;
+        let kept = Algorithms::read(file).get(&key);
+        let named = |kept: Kept| {
+            let algorithm = proposals.iter().find(|algorithm| algorithm.data == kept.words)?;
+            Some((*algorithm, kept.nanoseconds))
+        };
+        let (chosen, nanoseconds) = match kept.and_then(named) {
+            Some(found) => found,
+            None => {
+                if stream.is_capturing()? {
+                    let reason = "its algorithm is searched before it is captured".to_owned();
+                    return Err(DeviceError::Misuse { what: format!("{spec:?}"), reason });
+                }
+                let Ok(trial) = Trial::new(stream, &spec) else {
+                    return Self::with_algorithms(stream, spec, proposals);
+                };
+                let found = fastest(&trial, stream, spec, &proposals)?;
+                keep(file, key, Kept { words: found.0.data, nanoseconds: found.1 });
+                found
+            }
+        };
+        // What may be refused all the same is replaced by what the library would take next.
+        let mut algorithms = vec![chosen];
+        algorithms.extend(proposals.into_iter().filter(|other| other.data != chosen.data));
+        let mut plan = Self::with_algorithms(stream, spec, algorithms)?;
+        plan.nanoseconds = Some(nanoseconds);
         Ok(plan)
     }
 }
 
-/// The proposal that the file names, or the fastest, which the file then names; the first without a
-/// file.
-fn choose(
-    stream: &CudaStream,
-    plan: &mut Matmul,
-    proposals: &[sys::cublasLtMatmulHeuristicResult_t],
-) -> Result<sys::cublasLtMatmulHeuristicResult_t> {
-    let file = &stream.device().files().algorithms;
-    file.as_ref().map_or(Ok(proposals[0]), |file| choose_by(file, stream, plan, proposals))
+fn second<A, B>((_, second): (A, B)) -> B {
+    second
 }
 
-fn choose_by(
-    file: &Path,
-    stream: &CudaStream,
-    plan: &mut Matmul,
-    proposals: &[sys::cublasLtMatmulHeuristicResult_t],
-) -> Result<sys::cublasLtMatmulHeuristicResult_t> {
-    let _turn = SEARCH.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = key(stream, plan.spec())?;
-    let kept = Algorithms::read(file).get(&key);
-    if let Some(found) = kept.and_then(|words| proposals.iter().find(|p| p.algo.data == words)) {
-        return Ok(*found);
-    }
-    let chosen = fastest(stream, plan, proposals)?;
+fn none_of(spec: &MatmulSpec) -> DeviceError {
+    let reason = "cuBLASLt has no algorithm for it that comes to the same bits each time";
+    DeviceError::Misuse { what: format!("{spec:?}"), reason: reason.to_owned() }
+}
+
+/// Where what is found is kept, and whether there is a search at all.
+fn search_file(stream: &CudaStream) -> Option<PathBuf> {
+    let device = stream.device();
+    let named = device.files().algorithms.clone();
+    named.or_else(|| if device.is_software() { None } else { algorithm_file() })
+}
+
+fn keep(file: &Path, key: String, kept: Kept) {
     // Read again: another process may have written meanwhile.
     let mut algorithms = Algorithms::read(file);
-    algorithms.insert(key, chosen.algo.data);
-    algorithms.write(file)?;
-    Ok(chosen)
+    algorithms.insert(key, kept);
+    // A full or read-only disk costs the next start a search, not this run.
+    algorithms.write(file).ok();
 }
 
-/// Times each proposal on matrices of zeros.
+/// The fastest of these, and its time.
 fn fastest(
+    trial: &Trial<'_>,
     stream: &CudaStream,
-    plan: &mut Matmul,
-    proposals: &[sys::cublasLtMatmulHeuristicResult_t],
-) -> Result<sys::cublasLtMatmulHeuristicResult_t> {
-    let scratch = Scratch::new(stream, plan.spec())?;
-    let args = scratch.args();
-    let mut best = (f64::INFINITY, proposals[0]);
-    for proposal in proposals {
-        plan.take(proposal);
-        plan.run(stream, &args);
-        let start = Event::with_timing(stream.device())?;
-        let end = Event::with_timing(stream.device())?;
-        stream.record(&start);
-        (0..TIMED_RUNS).for_each(|_| plan.run(stream, &args));
-        stream.record(&end);
-        stream.check()?;
-        end.synchronize()?;
-        let time = end.elapsed_us(&start)?;
-        if time < best.0 {
-            best = (time, *proposal);
+    spec: MatmulSpec,
+    proposals: &[Algorithm],
+) -> Result<(Algorithm, u64)> {
+    let mut best = None;
+    for algorithm in proposals {
+        let plan = Matmul::with_algorithms(stream, spec, vec![*algorithm])?;
+        let Some(nanoseconds) = trial.nanoseconds(&plan)? else { continue };
+        if best.is_none_or(|(_, least)| nanoseconds < least) {
+            best = Some((*algorithm, nanoseconds));
         }
     }
-    Ok(best.1)
+    best.ok_or_else(|| none_of(&spec))
 }
 
-/// Zeroed matrices of a product's shapes.
-struct Scratch {
-    a: DeviceMemory,
-    b: DeviceMemory,
-    d: DeviceMemory,
-    bias: DeviceMemory,
-    aux: DeviceMemory,
-}
-
-impl Scratch {
-    fn new(stream: &CudaStream, spec: &MatmulSpec) -> Result<Self> {
-        let take = |bytes| DeviceMemory::new(stream.device(), "search of an algorithm", bytes);
-        let stored = |operand: &Operand, rows: usize, cols: usize| {
-            operand.stride * operand.dtype.bytes() * if operand.transposed { cols } else { rows }
-        };
-        let aux = if spec.epilogue.has_aux() { aux_bytes(spec.m, spec.n) } else { 0 };
-        let bias = if spec.epilogue.has_bias() { 4 * spec.m.max(spec.n) } else { 0 };
-        Ok(Self {
-            a: take(stored(&spec.a, spec.m, spec.k))?,
-            b: take(stored(&spec.b, spec.k, spec.n))?,
-            d: take(stored(&spec.d, spec.m, spec.n))?,
-            bias: take(bias)?,
-            aux: take(aux)?,
-        })
+/// Nanoseconds of a kernel that reads and writes so many bytes, as a copy takes them.
+fn nanoseconds_of_pass(stream: &CudaStream, spec: &MatmulSpec, bytes: usize) -> Result<u64> {
+    let Some(file) = search_file(stream).filter(|_| bytes > 0) else { return Ok(0) };
+    let _turn = SEARCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = key(stream, &format!("{bytes} bytes"))?;
+    if let Some(kept) = Algorithms::read(&file).get(&key) {
+        return Ok(kept.nanoseconds);
     }
-
-    fn args(&self) -> MatmulArgs {
-        let (bias, aux) = (self.bias.ptr(), self.aux.ptr());
-        MatmulArgs { bias, aux, ..MatmulArgs::new(self.a.ptr(), self.b.ptr(), self.d.ptr()) }
-    }
+    let Ok(trial) = Trial::new(stream, spec) else { return Ok(0) };
+    let nanoseconds = trial.nanoseconds_of_pass(bytes)?;
+    keep(&file, key, Kept { words: [0; 8], nanoseconds });
+    Ok(nanoseconds)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Epilogue, Math};
+    use super::super::{Math, MatmulArgs, Operand};
     use super::*;
     use crate::DType;
-    use crate::cuda::testing::stream;
+    use crate::cuda::testing::{ProductFaults, device, download, set_product_faults, upload};
+    use crate::cuda::{CudaFiles, CudaStream};
+
+    const EPILOGUE_RELU_BIAS: u32 = 6;
+
+    fn spec(epilogue: Epilogue) -> MatmulSpec {
+        let [a, b, d] = [Operand::plain(DType::F32, 8); 3];
+        let (math, bias_dtype) = (Math::Full, DType::F32);
+        MatmulSpec { m: 16, n: 8, k: 8, a, b, d, math, epilogue, bias_dtype }
+    }
+
+    /// A stream that keeps what it finds in a file of its own, where libraries misbehave as told.
+    fn stream_of(name: &str, faults: ProductFaults) -> Option<(CudaStream, PathBuf)> {
+        let device = device()?;
+        let file = format!("headlong-{name}-{}.txt", std::process::id());
+        let file = std::env::temp_dir().join(file);
+        let files = CudaFiles { algorithms: Some(file.clone()), ..CudaFiles::default() };
+        let stream = CudaStream::new(&device.with_files(files)).unwrap();
+        set_product_faults(faults).then_some((stream, file))
+    }
+
+    fn words_of(plan: &Matmul) -> [u64; 8] {
+        plan.algorithm().unwrap().data
+    }
 
     #[test]
-    fn the_fastest_is_timed_once_and_then_read() {
-        let Some(stream) = stream() else { return };
-        let stream = stream.cuda_body();
-        let plain = Operand::plain(DType::F32, 8);
-        let spec = MatmulSpec {
-            m: 16,
-            n: 8,
-            k: 8,
-            a: plain,
-            b: plain,
-            d: plain,
-            math: Math::Full,
-            epilogue: Epilogue::ReluAuxBias,
-            bias_dtype: DType::F32,
-        };
-        let file = std::env::temp_dir().join(format!("headlong-search-{}.txt", std::process::id()));
-        let first = Matmul::proposals(stream, &spec).unwrap()[0];
-        let mut second = first;
-        second.wavesCount = 2.0;
-        let mut plan = Matmul::new(stream, spec).unwrap();
-        let chosen = choose_by(&file, stream, &mut plan, &[first, second]).unwrap();
-        assert_eq!(chosen.algo.data, first.algo.data);
-        let kept = Algorithms::read(&file);
-        assert_eq!(kept.get(&key(stream, &spec).unwrap()), Some(first.algo.data));
-        // What the file names is taken, wherever it is; what it names and cuBLASLt does not propose
-        // is not.
-        let mut other = first;
-        other.algo.data[7] ^= 1;
-        let again = choose_by(&file, stream, &mut plan, &[other, first]).unwrap();
-        assert_eq!(again.algo.data, first.algo.data);
+    fn of_what_is_done_and_repeatable_the_fastest_is_taken_and_kept() {
+        let faults = ProductFaults { refused: 1, varying: 2, slow: 4, ..ProductFaults::default() };
+        let Some((stream, file)) = stream_of("search", faults) else { return };
+        let spec = spec(Epilogue::ReluAuxBias);
+        let proposals = Matmul::proposals(&stream, &spec).unwrap();
+        let plan = Matmul::new(&stream, spec).unwrap();
+        assert_eq!(words_of(&plan), proposals[3].data);
+        let found = Algorithms::read(&file).get(&key(&stream, &format!("{spec:?}")).unwrap());
+        assert_eq!(found.map(|kept| kept.words), Some(proposals[3].data));
+        // What the file names is taken, and not looked for again.
+        set_product_faults(ProductFaults { slow: 8, ..ProductFaults::default() });
+        let again = Matmul::new(&stream, spec).unwrap();
+        assert_eq!((words_of(&again), again.nanoseconds), (words_of(&plan), plan.nanoseconds));
+        set_product_faults(ProductFaults { varying: 15, ..ProductFaults::default() });
+        let other = MatmulSpec { m: 8, ..spec };
+        let message = Matmul::new(&stream, other).unwrap_err().to_string();
+        assert!(message.contains("the same bits each time"), "{message}");
+        set_product_faults(ProductFaults::default());
         std::fs::remove_file(&file).unwrap();
+    }
+
+    /// A product with all that is wanted, or one without and a kernel after it.
+    #[test]
+    fn what_is_done_first_with_its_rest_is_taken() {
+        let faults =
+            ProductFaults { slow_epilogue: EPILOGUE_RELU_BIAS, ..ProductFaults::default() };
+        let Some((stream, file)) = stream_of("epilogues", faults) else { return };
+        for (bytes_left, expected) in [(1024, Epilogue::None), (1 << 40, Epilogue::ReluBias)] {
+            let alternatives = [(Epilogue::ReluBias, 0), (Epilogue::None, bytes_left)];
+            let alternatives =
+                alternatives.map(|(epilogue, bytes_left)| Alternative { epilogue, bytes_left });
+            let plan = Matmul::fastest_of(&stream, spec(Epilogue::None), &alternatives).unwrap();
+            assert_eq!(plan.spec().epilogue, expected, "{bytes_left} bytes left");
+        }
+        set_product_faults(ProductFaults::default());
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn a_refused_algorithm_is_replaced() {
+        let Some(device) = device() else { return };
+        let stream = CudaStream::new(&device).unwrap();
+        if !set_product_faults(ProductFaults { refused: 3, ..ProductFaults::default() }) {
+            return;
+        }
+        let [a, d] = [1.0_f32, 0.0].map(|x| upload(&device, &[x; 128]).unwrap());
+        let args = MatmulArgs::new(a.ptr(), a.ptr(), d.ptr());
+        let plan = Matmul::new(&stream, spec(Epilogue::None)).unwrap();
+        assert!(plan.try_run(&stream, &args) && !plan.is_refused());
+        stream.synchronize().unwrap();
+        assert_eq!(download::<f32>(&d).unwrap(), [8.0; 128]);
+        set_product_faults(ProductFaults { refused: 15, ..ProductFaults::default() });
+        assert!(!plan.try_run(&stream, &args) && plan.is_refused());
+        stream.check().unwrap();
+        plan.run(&stream, &args);
+        let message = stream.check().unwrap_err().to_string();
+        assert!(message.contains("refuses all algorithms"), "{message}");
+        set_product_faults(ProductFaults::default());
     }
 }

@@ -5,6 +5,7 @@ use super::{Epilogue, MatmulArgs, MatmulSpec, Operand};
 use crate::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr};
 use crate::error::{DeviceError, Result};
 use cudarc::cublaslt::sys;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Workspace of a stream: what cuBLASLt's documentation recommends for Hopper.
@@ -24,14 +25,22 @@ pub struct Matmul {
     a: Layout,
     b: Layout,
     d: Layout,
-    algorithm: sys::cublasLtMatmulAlgo_t,
+    /// Those that may be run, in the order in which they are tried.
+    algorithms: Vec<Algorithm>,
+    /// The one that is run; the library has refused those before it.
+    current: AtomicUsize,
+    /// Nanoseconds of a run, where that was measured.
+    pub(super) nanoseconds: Option<u64>,
 }
 
+/// What the library calls an algorithm, with all its settings.
+pub(super) type Algorithm = sys::cublasLtMatmulAlgo_t;
+
 impl Matmul {
-    pub(super) fn with_algorithm(
+    pub(super) fn with_algorithms(
         stream: &CudaStream,
         spec: MatmulSpec,
-        result: &sys::cublasLtMatmulHeuristicResult_t,
+        algorithms: Vec<Algorithm>,
     ) -> Result<Self> {
         let (a, b, d) = layouts(&spec)?;
         Ok(Self {
@@ -41,20 +50,14 @@ impl Matmul {
             a,
             b,
             d,
-            algorithm: result.algo,
+            algorithms,
+            current: AtomicUsize::new(0),
+            nanoseconds: None,
         })
     }
 
-    /// Makes a proposal the plan's algorithm.
-    pub(super) fn take(&mut self, result: &sys::cublasLtMatmulHeuristicResult_t) {
-        self.algorithm = result.algo;
-    }
-
     /// The library's proposals, the one it thinks fastest first; at least one.
-    pub(super) fn proposals(
-        stream: &CudaStream,
-        spec: &MatmulSpec,
-    ) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {
+    pub(super) fn proposals(stream: &CudaStream, spec: &MatmulSpec) -> Result<Vec<Algorithm>> {
         let handle = handle(stream.device())?;
         let workspace = workspace(stream)?;
         let description = Description::new(spec)?;
@@ -86,8 +89,8 @@ impl Matmul {
         let usable = |result: &&sys::cublasLtMatmulHeuristicResult_t| {
             result.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS
         };
-        let proposals: Vec<_> =
-            results[..found.max(0) as usize].iter().filter(usable).copied().collect();
+        let usable = results[..found.max(0) as usize].iter().filter(usable);
+        let proposals: Vec<_> = usable.map(|result| result.algo).collect();
         if proposals.is_empty() {
             let reason = "cuBLASLt has no algorithm for it".to_owned();
             return Err(DeviceError::Misuse { what: format!("{spec:?}"), reason });
@@ -100,8 +103,46 @@ impl Matmul {
         &self.spec
     }
 
+    #[cfg(test)]
+    pub(super) fn algorithm(&self) -> Option<Algorithm> {
+        self.algorithms.get(self.current.load(Ordering::Relaxed)).copied()
+    }
+
+    /// Whether the library has refused all algorithms.
+    pub fn is_refused(&self) -> bool {
+        self.current.load(Ordering::Relaxed) >= self.algorithms.len()
+    }
+
     /// Enqueues the product. Failures are kept in the stream.
     pub fn run(&self, stream: &CudaStream, args: &MatmulArgs) {
+        if !self.try_run(stream, args) {
+            let reason = "cuBLASLt refuses all algorithms that it has proposed".to_owned();
+            stream.fail(DeviceError::Misuse { what: format!("{:?}", self.spec), reason });
+        }
+    }
+
+    /// The same; false where the library refuses all algorithms that it has proposed, one after the
+    /// other, and nothing was enqueued.
+    pub fn try_run(&self, stream: &CudaStream, args: &MatmulArgs) -> bool {
+        let mut current = self.current.load(Ordering::Relaxed);
+        while let Some(algorithm) = self.algorithms.get(current) {
+            if !self.is_refused_now(stream, args, algorithm) {
+                return true;
+            }
+            current += 1;
+            self.current.fetch_max(current, Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// Enqueues the product with this algorithm, unless the library refuses it.
+    fn is_refused_now(
+        &self,
+        stream: &CudaStream,
+        args: &MatmulArgs,
+        algorithm: &Algorithm,
+    ) -> bool {
+        let mut is_refused = false;
         stream.attempt(|raw| {
             self.check_alignment(args)?;
             let (handle, workspace) = (handle(&self.device)?, workspace(stream)?);
@@ -124,14 +165,19 @@ impl Matmul {
                     self.d.0,
                     args.d.0 as *mut _,
                     self.d.0,
-                    &self.algorithm,
+                    algorithm,
                     workspace.ptr().0 as *mut _,
                     workspace.bytes(),
                     raw.cast(),
                 )
             };
-            check(status, || format!("cublasLtMatmul of {:?}", self.spec))
+            is_refused = is_refusal(status);
+            match is_refused {
+                true => Ok(()),
+                false => check(status, || format!("cublasLtMatmul of {:?}", self.spec)),
+            }
         });
+        is_refused
     }
 
     /// The algorithm was chosen for addresses as aligned as the strides are.
@@ -149,6 +195,17 @@ impl Matmul {
         }
         Ok(())
     }
+}
+
+/// Whether the library says that it cannot do this with this algorithm: another one may do.
+fn is_refusal(status: sys::cublasStatus_t) -> bool {
+    use sys::cublasStatus_t as Status;
+    matches!(
+        status,
+        Status::CUBLAS_STATUS_NOT_SUPPORTED
+            | Status::CUBLAS_STATUS_INVALID_VALUE
+            | Status::CUBLAS_STATUS_ARCH_MISMATCH
+    )
 }
 
 /// Layouts of A, B and D as stored.

@@ -2,7 +2,7 @@
 //! loops.
 
 use crate::cuda::blas::{
-    Algorithms, Epilogue, Math, Matmul, MatmulArgs, MatmulSpec, Operand, aux_bytes,
+    Algorithms, Epilogue, Kept, Math, Matmul, MatmulArgs, MatmulSpec, Operand, aux_bytes,
 };
 use crate::cuda::testing::{download, stream, upload};
 use crate::cuda::{CudaStream, DeviceMemory};
@@ -238,12 +238,13 @@ fn algorithms_are_kept_in_a_file() {
     let file = std::env::temp_dir().join(format!("headlong-algorithms-{}.txt", std::process::id()));
     let mut algorithms = Algorithms::read(&file);
     assert_eq!(algorithms, Algorithms::default());
-    algorithms.insert("00ff".to_owned(), [1, 2, 3, 4, 5, 6, 7, u64::MAX]);
+    let kept = Kept { words: [1, 2, 3, 4, 5, 6, 7, u64::MAX], nanoseconds: 9 };
+    algorithms.insert("00ff".to_owned(), kept);
     algorithms.write(&file).unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("not a line\n{text}ab 1 2\n")).unwrap();
     let read = Algorithms::read(&file);
     std::fs::remove_file(&file).unwrap();
     assert_eq!(read, algorithms);
-    assert_eq!(read.get("00ff"), Some([1, 2, 3, 4, 5, 6, 7, u64::MAX]));
+    assert_eq!(read.get("00ff"), Some(kept));
 }
