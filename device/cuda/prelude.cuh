@@ -352,13 +352,15 @@ HL_DEVICE void copy_async16(void* shared, const void* global, bool valid = true)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
                : "memory");
 #else
-  store16(shared, valid ? load16(global) : u32x4{0, 0, 0, 0});
+  hostcuda_copy_async16(shared, global, valid);
 #endif
 }
 // Closes a group of copies.
 HL_DEVICE void copy_async_commit() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  hostcuda_copy_async_commit();
 #endif
 }
 // Waits until at most `groups` of this thread's groups are open. Other threads see the data after
@@ -367,6 +369,8 @@ template <i32 groups>
 HL_DEVICE void copy_async_wait() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+#else
+  hostcuda_copy_async_wait(groups);
 #endif
 }
 

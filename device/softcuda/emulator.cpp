@@ -136,6 +136,8 @@ void describe(BlockState& b, Fiber* f, const char* why) {
   __builtin_unreachable();
 }
 [[noreturn]] void die(const char* why) { stop(719, why); }
+constexpr const char* kDeadlock =
+    "deadlock: no thread can run (a barrier or a warp collective that not all of its threads reach)";
 
 // The next thread that can run, or -1. In natural order the warp of the last thread runs on as long
 // as it can.
@@ -195,9 +197,7 @@ inline void give_way(bool other_warp) {
   Fiber* me = self();
   BlockState& b = block_of(me);
   const int next = pick(b, me->linear, other_warp);
-  if (next < 0)
-    die("deadlock: no thread can run (a barrier or a warp collective that not all of its threads "
-        "reach)");
+  if (next < 0) die(kDeadlock);
   if (claim(b, unsigned(next))) {
     Fiber* to = b.stack_of[next];
     if (to != me) switch_fibers(me, to);
@@ -226,6 +226,7 @@ void end_thread(BlockState& b, Fiber* f) {
   Warp& w = b.warps[f->linear >> 5];
   const unsigned bit = 1u << f->lane;
   check_stack(f);
+  drop_copies(f);
   b.alive--;
   b.spins = 0;
   w.alive &= ~bit;
@@ -248,9 +249,7 @@ void fiber_main() {
     IF_TSAN(__tsan_release(&b.grid_end);)
     end_thread(b, me);
     const int next = b.alive ? pick(b, me->linear, false) : -1;
-    if (next < 0 && b.alive)
-      die("deadlock: no thread can run (a barrier or a warp collective that not all of its threads "
-          "reach)");
+    if (next < 0 && b.alive) die(kDeadlock);
     if (next < 0) {
 #ifndef SOFTCUDA_TSAN
       b.idle.push_back(me);
@@ -412,6 +411,7 @@ void reset_stacks(BlockState& b) {
   b.next_stack = 0;
   for (unsigned i = 0; i < b.begun_stacks; i++) {
     Fiber* f = record_of_stack(b, i);
+    drop_copies(f);
     IF_TSAN(if (f->magic == kMagic) { __tsan_destroy_fiber(f->tsan); histories--; })
     f->magic = 0;
   }

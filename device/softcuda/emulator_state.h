@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 #include "emulator.h"
@@ -35,6 +36,14 @@ static_assert(sizeof(Fiber) <= 128, "as much as hostcuda_record_of leaves");
 // The low end of a fiber's stack.
 inline uint64_t* end_of_stack(const Fiber* f) {
   return reinterpret_cast<uint64_t*>(hostcuda_stack_of(reinterpret_cast<uintptr_t>(f)));
+}
+
+// Copies without a wait are never done: no thread may read what they write.
+inline void drop_copies(Fiber* f) {
+  while (HostcudaCopy* copy = f->first_copy) {
+    f->first_copy = copy->next;
+    free(copy);
+  }
 }
 
 // One open collective of a warp.

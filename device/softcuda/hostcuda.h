@@ -41,6 +41,7 @@ double tanh(double); double log2(double);
 void* memcpy(void*, const void*, size_t); void* memset(void*, int, size_t);
 int printf(const char*, ...);
 int abs(int); long long llabs(long long);
+void* malloc(size_t); void free(void*);
 }
 
 namespace hostcuda {
@@ -52,11 +53,16 @@ inline HostcudaThread* self() {
   return reinterpret_cast<HostcudaThread*>(hostcuda_record_of(stack));
 }
 
-// In spin loops of atomics other threads must get their turn.
+// Not part of the program under test: threads that have nothing to do with each other use the same
+// records one after another.
 #ifdef __SANITIZE_THREAD__
-__attribute__((no_sanitize("thread")))
+#define HOSTCUDA_UNWATCHED __attribute__((no_sanitize("thread")))
+#else
+#define HOSTCUDA_UNWATCHED
 #endif
-inline void give_way() {
+
+// In spin loops of atomics other threads must get their turn.
+HOSTCUDA_UNWATCHED inline void give_way() {
   HostcudaBlock* block = self()->block;
   if ((++block->atomics & block->spin_mask) == 0) runtime->spin();
 }
@@ -255,6 +261,41 @@ template <class T> void __stcg(T* p, T v) { *p = v; }
 template <class T> void __stcs(T* p, T v) { *p = v; }
 template <class T> void __stwb(T* p, T v) { *p = v; }
 template <class T> void __stwt(T* p, T v) { *p = v; }
+
+// --- asynchronous copies -------------------------------------------------------------------------
+namespace hostcuda {
+HOSTCUDA_UNWATCHED inline void note_copy(void* to, const void* from, bool valid) {
+  HostcudaThread* me = self();
+  HostcudaCopy* copy = static_cast<HostcudaCopy*>(malloc(sizeof(HostcudaCopy)));
+  *copy = {to, from, valid, me->copy_group, nullptr};
+  (me->first_copy ? me->last_copy->next : me->first_copy) = copy;
+  me->last_copy = copy;
+}
+HOSTCUDA_UNWATCHED inline void close_group() { self()->copy_group++; }
+// Takes the oldest copy, unless its group is open or among the `groups` closed last.
+HOSTCUDA_UNWATCHED inline bool take_copy(unsigned groups, HostcudaCopy& copy) {
+  HostcudaThread* me = self();
+  HostcudaCopy* first = me->first_copy;
+  if (!first || me->copy_group - first->group <= groups) return false;
+  copy = *first;
+  me->first_copy = first->next;
+  free(first);
+  return true;
+}
+}  // namespace hostcuda
+
+// Done at the wait, the latest moment that hardware may choose. Until then the destination holds
+// NaNs of every type: sums and products keep them, so a result without its wait is seen to be wrong.
+inline void hostcuda_copy_async16(void* to, const void* from, bool valid) {
+  *static_cast<uint4*>(to) = uint4{~0u, ~0u, ~0u, ~0u};
+  hostcuda::note_copy(to, from, valid);
+}
+inline void hostcuda_copy_async_commit() { hostcuda::close_group(); }
+inline void hostcuda_copy_async_wait(unsigned groups) {
+  for (HostcudaCopy copy; hostcuda::take_copy(groups, copy);)
+    *static_cast<uint4*>(copy.to) =
+        copy.valid ? *static_cast<const uint4*>(copy.from) : uint4{0, 0, 0, 0};
+}
 
 // --- bits and numbers ----------------------------------------------------------------------------
 inline int __popc(unsigned v) { return __builtin_popcount(v); }

@@ -40,10 +40,22 @@ struct HostcudaBlock {
   unsigned spin_mask;   // a thread gives way whenever atomics & spin_mask is zero
 };
 
+// An asynchronous copy of 16 bytes that its thread has not waited for.
+struct HostcudaCopy {
+  void* to;
+  const void* from;
+  bool valid;           // false: zeros
+  unsigned group;
+  HostcudaCopy* next;
+};
+
 struct HostcudaThread {
   uint3 index;          // threadIdx
   unsigned lane, linear;
   HostcudaBlock* block;
+  HostcudaCopy* first_copy;  // the oldest, or null
+  HostcudaCopy* last_copy;   // meaningless where there is no first one
+  unsigned copy_group;       // of copies to come
 };
 
 // Kinds of warp collectives: all lanes of a mask must be in the same one.

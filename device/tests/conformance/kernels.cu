@@ -91,6 +91,26 @@ extern "C" __global__ void blocks_apart(const Args a) {
   __syncthreads();
   a.to[blockIdx.x * 64 + threadIdx.x] = words[threadIdx.x];
 }
+// One warp: the first of three parts of 128 words in one group of asynchronous copies, the second,
+// of whose words the last lane's are zeros, in another, the third in one that stays open. OPEN:
+// how many groups the wait leaves; -1: none waits.
+#ifndef OPEN
+#define OPEN 0
+#endif
+extern "C" __global__ void staged(const Args a) {
+  __shared__ __align__(16) u32 words[384];
+  const u32 mine = 4 * threadIdx.x;
+  copy_async16(words + mine, a.from + mine);
+  copy_async_commit();
+  copy_async16(words + 128 + mine, a.from + 128 + mine, threadIdx.x < 31);
+  copy_async_commit();
+  copy_async16(words + 256 + mine, a.from + 256 + mine);
+#if OPEN >= 0
+  copy_async_wait<OPEN>();
+#endif
+  __syncthreads();
+  for (u32 i = threadIdx.x; i < 384; i += 32) a.to[i] = words[i];
+}
 // What a block finds in shared memory before it has written there: of a kernel, of a template.
 template <class T>
 __device__ T stale(T next) {

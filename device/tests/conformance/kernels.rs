@@ -1,7 +1,7 @@
 //! Launches, and what threads of a block do together.
 
-use super::{args, rig, words_of};
-use headlong_device::cuda::{CudaStream, Launch};
+use super::{Rig, args, rig, words_of};
+use headlong_device::cuda::{CudaStream, Define, Launch};
 
 #[test]
 fn arguments_are_copied_at_the_launch() {
@@ -99,4 +99,29 @@ fn atomics_lose_nothing() {
     rig.finish();
     let xor = (0..512).fold(0, |a, b| a ^ b);
     assert_eq!(words_of(&out), [512, 511, xor, 1, 7, 0, 0, 512]);
+}
+
+/// The three parts that the kernel `staged` finds in shared memory after a wait that leaves `open`
+/// groups of copies, or without one (-1).
+pub fn staged(rig: &Rig, open: i64) -> [Vec<u32>; 3] {
+    let numbers: Vec<u32> = (0..384).collect();
+    let (from, to) = (rig.words(&numbers), rig.zeros(384));
+    let define = [Define { name: "OPEN", value: open }];
+    rig.run_with(&define, "staged", Launch::new(1, 32), args(&to, &from, 0));
+    rig.finish();
+    let words = words_of(&to);
+    [0, 1, 2].map(|part| words[128 * part..128 * (part + 1)].to_vec())
+}
+
+/// What the first two groups of `staged` bring.
+pub fn groups() -> [Vec<u32>; 2] {
+    [(0..128).collect(), (128..252).chain([0; 4]).collect()]
+}
+
+#[test]
+fn asynchronous_copies_are_there_after_the_wait_for_their_group() {
+    let Some(rig) = rig() else { return };
+    let [first, second] = groups();
+    assert_eq!(staged(&rig, 1)[0], first);
+    assert_eq!(staged(&rig, 0)[..2], [first, second]);
 }

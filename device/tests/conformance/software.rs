@@ -2,6 +2,7 @@
 //! must show under some seed of a few, and its correct twin under none. Further: counts of calls,
 //! injected faults, diagnoses, sanitizers.
 
+use super::kernels::{groups, staged};
 use super::{Code, Rig, args, capture, in_a_child, is_child, rig, sanitizer, words_of};
 use headlong_device::cuda::{Define, Launch, Pinned};
 use std::ffi::{CStr, c_char, c_void};
@@ -203,6 +204,18 @@ fn fresh_shared_memory_is_poisoned_at_each_block() {
     rig.run_with(&[], "stale_shared", Launch::new(4, 32), args(&out, &out, 5));
     rig.finish();
     assert_eq!(words_of(&out), [0xcbcb_cbcb; 128]);
+}
+
+#[test]
+fn asynchronous_copies_are_not_there_before_the_wait_for_their_group() {
+    let Some((rig, _software)) = software() else { return };
+    let ([first, second], nothing) = (groups(), vec![u32::MAX; 128]);
+    for forgotten in [-1, 2] {
+        assert_eq!(staged(&rig, forgotten), [(); 3].map(|()| nothing.clone()), "{forgotten}");
+    }
+    assert_eq!(staged(&rig, 1), [first.clone(), nothing.clone(), nothing.clone()]);
+    // No wait is for copies that have not been committed.
+    assert_eq!(staged(&rig, 0), [first, second, nothing]);
 }
 
 /// One launch that the device must not survive, in a process of its own, whose message must hold
