@@ -3,7 +3,11 @@
 
 mod device_support;
 
-use device_support::{Memory, WAYS, download, has_devices, on_devices, replay_all, uneven, upload};
+use device_support::{
+    Memory, WAYS, download, has_devices, on_devices, replay_all, stream_on, uneven, upload,
+};
+use half::bf16;
+use headlong_comm::device::narrow;
 use headlong_comm::testing::run_ranks;
 use headlong_comm::{BetweenDevices, Communicator, DeviceCollectives, Rank, Topology};
 use headlong_device::Stream;
@@ -135,4 +139,23 @@ fn memory_at_odd_addresses_is_summed_number_by_number() {
         assert_eq!((sum[0], sum[96]), (own[0], own[96]));
         assert!((1..96).all(|index| sum[index] == first[index] + second[index]));
     }
+}
+
+/// Ties, what becomes infinite, and more groups than a block has threads.
+#[test]
+fn numbers_are_rounded_as_hosts_round_them() {
+    if !has_devices(1) {
+        return;
+    }
+    let stream = stream_on(0);
+    let mut numbers: Vec<f32> = (0..4 * 261).map(|at| (at as f32 + 0.1).powi(3)).collect();
+    numbers[..4].copy_from_slice(&[1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, f32::MAX, -0.0]);
+    let (from, to) = (upload(&stream, &numbers), upload(&stream, &vec![7.0; numbers.len() / 2]));
+    narrow::load(&stream);
+    narrow::round(&stream, from.ptr(), to.ptr(), numbers.len());
+    stream.synchronize().unwrap();
+    let bits = |number: f32| u32::from(bf16::from_f32(number).to_bits());
+    let expected: Vec<u32> =
+        numbers.chunks(2).map(|pair| bits(pair[0]) | bits(pair[1]) << 16).collect();
+    assert_eq!(download(&to).into_iter().map(f32::to_bits).collect::<Vec<_>>(), expected);
 }

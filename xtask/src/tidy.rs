@@ -31,7 +31,7 @@ mod links;
 mod modules;
 mod source;
 mod stages;
-mod text;
+pub mod text;
 mod versions;
 mod waits;
 mod width;

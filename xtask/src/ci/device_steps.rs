@@ -85,36 +85,95 @@ fn in_order(
     Ok(failed)
 }
 
-/// Tests under sanitizers: a test program, and the words that choose its tests, at least one test
-/// each.
+/// Tests under sanitizers: a test program, the words that choose its tests, at least one test each,
+/// and the files whose kernels they run.
 struct Watched {
     package: &'static str,
     program: &'static str,
     filters: &'static [&'static str],
+    kernels: &'static [&'static str],
 }
 
-/// Small tests of each kind of kernel: every instance costs a compilation by g++ with the
+/// Small tests of every file of kernels: every instance costs a compilation by g++ with the
 /// sanitizer.
 const WATCHED: &[Watched] = &[
+    Watched {
+        package: "headlong-device",
+        program: "headlong_device",
+        filters: &["pieces::tests::a_captured_copy"],
+        kernels: &["device/cuda/pieces.cu"],
+    },
     Watched {
         package: "headlong-mlp",
         program: "headlong_mlp",
         filters: &[
             "cat::tests::cuda_tests::side",
+            "cross::tests::cuda_tests::a_side_stream",
             "dot::tests::cuda_tests::aligned",
+            "dot::tests::cuda_sixteen_bits::vectors_in_sixteen_bits",
+            "finite::tests::cuda_tests::the_first_place",
             "linear::tests::cuda_tests::agrees",
             "loss::tests::cuda_tests::agrees",
+            "loss_scale::tests::what_is_not_finite",
+            "optim::tests::cuda_tests::a_nan_gradient",
+            "optim::tests::cuda_tests::lamb_takes_norms",
         ],
+        kernels: &[
+            "mlp/src/finite/finite.cu",
+            "mlp/src/interaction/cat/cat.cu",
+            "mlp/src/interaction/cross/cross.cu",
+            "mlp/src/interaction/dot/dot.cu",
+            "mlp/src/interaction/dot/tensor.cu",
+            "mlp/src/linear/linear.cu",
+            "mlp/src/loss/loss.cu",
+            "mlp/src/loss_scale/loss_scale.cu",
+            "mlp/src/optim/optim.cu",
+        ],
+    },
+    Watched {
+        package: "headlong-embedding",
+        program: "headlong_embedding",
+        filters: &["init::tests::cuda_tests"],
+        kernels: &["embedding/src/init/init.cu"],
     },
     Watched {
         package: "headlong-embedding",
         program: "cuda_single_rank",
         filters: &["hot_rows_add_up"],
+        kernels: &[
+            "embedding/src/lookup/lookup.cu",
+            "embedding/src/route/route.cu",
+            "embedding/src/route/sort.cu",
+            "embedding/src/update/update.cu",
+        ],
+    },
+    Watched {
+        package: "headlong-embedding",
+        program: "cuda_ranks",
+        filters: &["sums_of_owners_travel_as_bf16"],
+        kernels: &["embedding/src/hybrid/exchange.cu"],
     },
     Watched {
         package: "headlong-comm",
         program: "device_cuda",
-        filters: &["memory_at_odd_addresses"],
+        filters: &["memory_at_odd_addresses", "numbers_are_rounded"],
+        kernels: &["comm/src/device/narrow.cu"],
+    },
+    Watched {
+        package: "headlong-comm",
+        program: "device_cuda_nodes",
+        filters: &["sums_of_bf16_on_two_nodes"],
+        kernels: &[
+            "comm/src/device/hierarchical/strips.cu",
+            "comm/src/device/push.cu",
+            "comm/src/device/sum.cu",
+        ],
+    },
+    Watched {
+        package: "headlong-verbs",
+        program: "device_cuda_rails",
+        filters: &["a_captured_step_drives"],
+        kernels: &["comm/verbs/src/rails/rail.cu"],
     },
 ];
 
@@ -167,7 +226,7 @@ fn run_watched(
     let script = workshop.root.join("device/softcuda/run-sanitized.sh");
     let mut command = process::command("sh", &[], &program.folder);
     command.arg(script).args(sanitizer.name()).arg(&program.path).args(filters);
-    command.env("SOFTCUDA_SANITIZED_LIBS", device).env("SOFTCUDA_DEVICES", "2");
+    command.env("SOFTCUDA_SANITIZED_LIBS", device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
     command.env("XDG_CACHE_HOME", workshop.scratch().join("cache"));
     let finished = process::read(command, |_| true)?;
     let is_enough = |line: &String| {
@@ -177,4 +236,47 @@ fn run_watched(
         passed.is_some_and(|passed: usize| passed >= filters.len())
     };
     Ok(finished.success && finished.lines.iter().any(is_enough))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::text;
+
+    /// Files of kernels, tests' own apart, that are not among those watched; and those watched that
+    /// are not there.
+    fn differences<'a>(files: &[&'a str], watched: &[&'a str]) -> Vec<&'a str> {
+        let of_product =
+            |path: &&str| path.ends_with(".cu") && !path.split('/').any(|part| part == "tests");
+        let files: Vec<&str> = files.iter().copied().filter(of_product).collect();
+        let only_in = |some: &[&'a str], others: &[&str]| -> Vec<&'a str> {
+            some.iter().copied().filter(|path| !others.contains(path)).collect()
+        };
+        [only_in(&files, watched), only_in(watched, &files)].concat()
+    }
+
+    #[test]
+    fn a_file_without_a_watched_test_is_found() {
+        let watched = ["a/src/x.cu", "a/src/y.cu"];
+        let cases: [(&[&str], &[&str]); 4] = [
+            (&["a/src/x.cu", "a/src/y.cu"], &[]),
+            (&["a/src/x.cu", "a/src/y.cu", "a/tests/z.cu", "a/src/z.cuh", "a/src/z.rs"], &[]),
+            (&["a/src/x.cu", "a/src/y.cu", "a/src/tests.cu"], &["a/src/tests.cu"]),
+            (&["a/src/y.cu", "a/src/x/x.cu"], &["a/src/x/x.cu", "a/src/x.cu"]),
+        ];
+        for (files, expected) in cases {
+            assert_eq!(differences(files, &watched), expected, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn every_file_of_kernels_is_watched() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let files = text::read_tree(root).expect("sources");
+        let files: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+        let watched: Vec<&str> =
+            WATCHED.iter().flat_map(|watched| watched.kernels).copied().collect();
+        let found = differences(&files, &watched);
+        assert!(found.is_empty(), "not watched by the step `sanitizers`, or not there: {found:?}");
+    }
 }
