@@ -137,7 +137,8 @@ void describe(BlockState& b, Fiber* f, const char* why) {
 }
 [[noreturn]] void die(const char* why) { stop(719, why); }
 constexpr const char* kDeadlock =
-    "deadlock: no thread can run (a barrier or a warp collective that not all of its threads reach)";
+    "deadlock: no thread can run (a barrier or a warp collective that not all of its threads "
+    "reach)";
 
 // The next thread that can run, or -1. In natural order the warp of the last thread runs on as long
 // as it can.

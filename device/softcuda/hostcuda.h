@@ -285,7 +285,8 @@ HOSTCUDA_UNWATCHED inline bool take_copy(unsigned groups, HostcudaCopy& copy) {
 }  // namespace hostcuda
 
 // Done at the wait, the latest moment that hardware may choose. Until then the destination holds
-// NaNs of every type: sums and products keep them, so a result without its wait is seen to be wrong.
+// NaNs of every type: sums and products keep them, so that a result without its wait is seen to be
+// wrong.
 inline void hostcuda_copy_async16(void* to, const void* from, bool valid) {
   *static_cast<uint4*>(to) = uint4{~0u, ~0u, ~0u, ~0u};
   hostcuda::note_copy(to, from, valid);

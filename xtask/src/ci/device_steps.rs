@@ -100,8 +100,8 @@ const WATCHED: &[Watched] = &[
     Watched {
         package: "headlong-device",
         program: "headlong_device",
-        filters: &["pieces::tests::a_captured_copy"],
-        kernels: &["device/cuda/pieces.cu"],
+        filters: &["pieces::tests::a_captured_copy", "trial::tests::a_digest"],
+        kernels: &["device/cuda/digest.cu", "device/cuda/pieces.cu"],
     },
     Watched {
         package: "headlong-mlp",
@@ -156,18 +156,14 @@ const WATCHED: &[Watched] = &[
     Watched {
         package: "headlong-comm",
         program: "device_cuda",
-        filters: &["memory_at_odd_addresses", "numbers_are_rounded"],
-        kernels: &["comm/src/device/narrow.cu"],
+        filters: &["a_captured_exchange", "memory_at_odd_addresses", "numbers_are_rounded"],
+        kernels: &["comm/src/device/narrow.cu", "comm/src/device/push.cu"],
     },
     Watched {
         package: "headlong-comm",
         program: "device_cuda_nodes",
         filters: &["sums_of_bf16_on_two_nodes"],
-        kernels: &[
-            "comm/src/device/hierarchical/strips.cu",
-            "comm/src/device/push.cu",
-            "comm/src/device/sum.cu",
-        ],
+        kernels: &["comm/src/device/hierarchical/strips.cu", "comm/src/device/sum.cu"],
     },
     Watched {
         package: "headlong-verbs",
@@ -202,9 +198,10 @@ pub fn sanitizers(workshop: &Workshop) -> Result<Outcome> {
             ran += watched.filters.len();
             if !run_watched(workshop, &device, sanitizer, program, watched.filters)? {
                 failed.push(format!(
-                    "{} ({})",
+                    "{} ({}): kernels of {}",
                     watched.program,
-                    sanitizer.name().unwrap_or("plain")
+                    sanitizer.name().unwrap_or("plain"),
+                    watched.kernels.join(", ")
                 ));
             }
         }

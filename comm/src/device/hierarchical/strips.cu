@@ -221,7 +221,10 @@ extern "C" __global__ void __launch_bounds__(256) send_strips(const SendArgs a) 
   if (threadIdx.x == 0) {
     __threadfence();
     if (atomicAdd(&state->ended, 1u) == gridDim.x - 1) {
-      state->ended = 0;
+      // After everything that the other blocks did before they counted themselves: they read
+      // `sequence`.
+      __threadfence();
+      atomicExch(&state->ended, 0u);
       state->sequence = sequence;
     }
   }
