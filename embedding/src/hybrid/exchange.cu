@@ -172,7 +172,7 @@ __device__ __forceinline__ void request_of_bag(const RequestArgs& a, u32 index, 
   const u32 number = entry - table.first_entry - first[a.num_tables * bounds];
   u32* list = a.ids + static_cast<u64>(owner) * a.slot_words + HEAD + a.num_tables +
               a.places[2 * (index * a.num_owners + owner)];
-  if (bag == 0) {
+  if (number == 0) {
     list[0] = bags;
   }
   if (entry + 1 == end || a.row_numbers[entry + 1] != a.row_numbers[entry]) {
