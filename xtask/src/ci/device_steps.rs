@@ -206,8 +206,9 @@ pub fn sanitizers(workshop: &Workshop) -> Result<Outcome> {
             }
         }
     }
+    let num_files: usize = WATCHED.iter().map(|watched| watched.kernels.len()).sum();
     Ok(match failed.is_empty() {
-        true => Outcome::Passed(format!("{ran} tests")),
+        true => Outcome::Passed(format!("{ran} tests of {num_files} files of kernels")),
         false => Outcome::Failed(failed.join(", ")),
     })
 }
