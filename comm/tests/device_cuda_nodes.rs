@@ -125,8 +125,8 @@ fn check_bf16(shapes: &[&[usize]]) {
     for &nodes in shapes {
         let between_hosts = run_ranks(&Topology::from_node_sizes(nodes), |communicator| {
             let mut sums = mixed(communicator.rank().0);
-            communicator.all_reduce(&mut sums.0).unwrap();
-            communicator.all_reduce(&mut sums.1).unwrap();
+            communicator.all_reduce(&mut sums.0).expect("f32 is summed");
+            communicator.all_reduce(&mut sums.1).expect("bf16 is summed");
             words_of(&sums)
         });
         let (by_node, flat) = (AllToAll::Auto, AllToAll::Flat);

@@ -157,7 +157,9 @@ fn shape(arguments: &IterationArguments) -> Result<Shape> {
         None => at(None),
         Some(RowCap::Rows(rows)) => at(Some(rows)),
         Some(RowCap::Fit) => {
-            let usable = Machine::detect().usable_bytes() as f64 * TABLE_SHARE_OF_MEMORY;
+            let machine = Machine::detect_with(arguments.device)?;
+            let usable = machine.device.as_ref().map_or(machine.usable_bytes(), |d| d.free_bytes);
+            let usable = usable as f64 * TABLE_SHARE_OF_MEMORY;
             let whole = at(Some(u64::MAX))?;
             let fits = |cap: u64| {
                 whole.rows.iter().map(|&rows| rows.min(cap)).sum::<u64>() * (whole.dim * 4) as u64
