@@ -1,8 +1,9 @@
 //! Points in a stream that other streams and the host can wait for.
 
-use super::{CudaDevice, driver};
+use super::{CudaDevice, Library, driver};
 use crate::error::Result;
 use cudarc::driver::sys::{self, CUevent_flags_enum as Flags};
+use std::ffi::c_void;
 
 /// A point in a stream. Recording it again moves it.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub struct Event {
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
+
+type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
 
 impl Event {
     /// An event for order only: the cheap kind.
@@ -63,8 +66,12 @@ impl Event {
     pub fn elapsed_us(&self, earlier: &Event) -> Result<f64> {
         self.device.bind()?;
         let mut milliseconds = 0.0;
+        // Drivers before CUDA 12.8 have the call's first version only, and the bindings its second.
+        let elapsed = Library::Driver.symbol(c"cuEventElapsedTime")?;
+        // SAFETY: the driver's function has this type.
+        let elapsed = unsafe { std::mem::transmute::<*mut c_void, ElapsedTime>(elapsed) };
         // SAFETY: both events are alive.
-        let code = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.raw, self.raw) };
+        let code = unsafe { elapsed(&mut milliseconds, earlier.raw, self.raw) };
         driver::check(code, || "the time between two events".to_owned())?;
         Ok(f64::from(milliseconds) * 1000.0)
     }

@@ -7,7 +7,7 @@
 //! `ld.so.cache`), `/usr/local/cuda/lib64`, and the NVIDIA wheels of the Pythons in `PATH`.
 
 use crate::error::{DeviceError, Result};
-use std::ffi::{CStr, CString, OsStr, c_void};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -74,6 +74,16 @@ impl Library {
         }
     }
 
+    /// The same, those first that a driver of this version runs: code and libraries of CUDA 13 are
+    /// not for drivers of CUDA 12.
+    fn names_for(self, driver: Option<c_int>) -> Vec<&'static str> {
+        let mut names = self.names().0.to_vec();
+        if driver.is_some_and(|version| version < 13000) {
+            names.reverse();
+        }
+        names
+    }
+
     fn slot(self) -> &'static OnceLock<std::result::Result<Opened, String>> {
         static SLOTS: [OnceLock<std::result::Result<Opened, String>>; 4] =
             [const { OnceLock::new() }; 4];
@@ -119,9 +129,10 @@ impl Library {
     }
 
     fn open(self) -> std::result::Result<Opened, String> {
-        let (names, probe) = self.names();
+        let driver = if self == Library::Driver { None } else { driver_version() };
+        let (names, (_, probe)) = (self.names_for(driver), self.names());
         let mut tried = Vec::new();
-        for candidate in self.candidates(names) {
+        for candidate in self.candidates(&names) {
             match open_file(&candidate) {
                 Ok(handle) => return self.opened_as(handle, &candidate, probe),
                 Err(reason) if candidate.is_absolute() => tried.push(reason),
@@ -273,6 +284,19 @@ fn listed_folders() -> Vec<PathBuf> {
     variable_folders(SEARCH_VARIABLE).into_iter().map(absolute).collect()
 }
 
+/// The newest CUDA that the driver runs, such as 13000; none without a driver.
+fn driver_version() -> Option<c_int> {
+    let get = Library::Driver.symbol(c"cuDriverGetVersion").ok()?;
+    let mut version = 0;
+    // SAFETY: the driver's function has this type, and needs no `cuInit`.
+    let code = unsafe {
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(get)(
+            &mut version,
+        )
+    };
+    (code == 0).then_some(version)
+}
+
 /// The `nvidia/*/lib` folders of the Pythons in `PATH`, their users' packages included.
 fn wheel_folders() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = Vec::new();
@@ -309,4 +333,20 @@ fn children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = named.map(|entry| entry.path()).collect();
     paths.sort();
     paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_driver_gets_the_libraries_that_it_runs() {
+        for (driver, first) in [(Some(12020), "12"), (Some(12090), "12"), (Some(13000), "13")] {
+            for library in [Library::Nvrtc, Library::CublasLt] {
+                let names = library.names_for(driver);
+                assert!(names[0].ends_with(first) && names.len() == 2, "{driver:?}: {names:?}");
+            }
+        }
+        assert_eq!(Library::Nvrtc.names_for(None)[0], "libnvrtc.so.13");
+    }
 }
