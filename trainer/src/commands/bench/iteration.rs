@@ -90,7 +90,7 @@ pub struct IterationArguments {
     /// Ranks
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub ranks: usize,
-    /// Rows of a table at most; `fit`: what this machine holds. The shape's own by default
+    /// Rows of a table at most; `fit`: what memory holds. The shape's own by default
     #[arg(long, value_name = "N|fit")]
     pub row_cap: Option<RowCap>,
     /// Sparse optimizer; the shape's own by default
