@@ -7,7 +7,7 @@ struct DigestArgs {
   u64 count;
 };
 
-// The last steps of SplitMix64, which leave no two words' sums alike by chance.
+// The last steps of SplitMix64: sums of other words are equal by a chance of one in 2^64.
 HL_DEVICE u64 mixed(u64 x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ x >> 27) * 0x94d049bb133111ebull;

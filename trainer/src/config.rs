@@ -308,11 +308,11 @@ settings! {
         /// Folder of compiled CUDA kernels; unset: they are compiled when first used, and kept.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
         pub kernels: Option<PathBuf>,
-        /// File of measured algorithms for matrix products on a CUDA device; unset:
+        /// File of measured algorithms for matrix products on a CUDA device; unset: on a GPU
         /// `algorithms.txt` in the user's cache folder.
         ///
         /// Those that are not in the file are searched when a product is first needed, and kept: of
-        /// the library's proposals the fastest that comes to the same bits each time.
+        /// the library's proposals the fastest whose first and ninth run come to the same bits.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
         pub algorithms: Option<PathBuf>,
         /// Threads of this process over all its ranks; unset: one per core; changes no result.
