@@ -7,7 +7,7 @@
 //! `ld.so.cache`), `/usr/local/cuda/lib64`, and the NVIDIA wheels of the Pythons in `PATH`.
 
 use crate::error::{DeviceError, Result};
-use std::ffi::{CStr, CString, OsStr, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -76,9 +76,9 @@ impl Library {
 
     /// The same, those first that a driver of this version runs: code and libraries of CUDA 13 are
     /// not for drivers of CUDA 12.
-    fn names_for(self, driver: Option<c_int>) -> Vec<&'static str> {
+    fn names_for(self, driver: Option<(u32, u32)>) -> Vec<&'static str> {
         let mut names = self.names().0.to_vec();
-        if driver.is_some_and(|version| version < 13000) {
+        if driver.is_some_and(|(major, _)| major < 13) {
             names.reverse();
         }
         names
@@ -284,17 +284,15 @@ fn listed_folders() -> Vec<PathBuf> {
     variable_folders(SEARCH_VARIABLE).into_iter().map(absolute).collect()
 }
 
-/// The newest CUDA that the driver runs, such as 13000; none without a driver.
-fn driver_version() -> Option<c_int> {
-    let get = Library::Driver.symbol(c"cuDriverGetVersion").ok()?;
+/// The CUDA version that the driver supports, as (major, minor); none without a driver.
+pub(super) fn driver_version() -> Option<(u32, u32)> {
+    use cudarc::driver::sys;
+    Library::Driver.require().ok()?;
     let mut version = 0;
-    // SAFETY: the driver's function has this type, and needs no `cuInit`.
-    let code = unsafe {
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(get)(
-            &mut version,
-        )
-    };
-    (code == 0).then_some(version)
+    // SAFETY: the library is open; the call needs no `cuInit`.
+    let code = unsafe { sys::cuDriverGetVersion(&mut version) };
+    let version = version as u32;
+    (code == sys::CUresult::CUDA_SUCCESS).then_some((version / 1000, version % 1000 / 10))
 }
 
 /// The `nvidia/*/lib` folders of the Pythons in `PATH`, their users' packages included.
@@ -341,7 +339,8 @@ mod tests {
 
     #[test]
     fn an_older_driver_gets_the_libraries_that_it_runs() {
-        for (driver, first) in [(Some(12020), "12"), (Some(12090), "12"), (Some(13000), "13")] {
+        for (driver, first) in [(Some((12, 2)), "12"), (Some((12, 9)), "12"), (Some((13, 0)), "13")]
+        {
             for library in [Library::Nvrtc, Library::CublasLt] {
                 let names = library.names_for(driver);
                 assert!(names[0].ends_with(first) && names.len() == 2, "{driver:?}: {names:?}");

@@ -1,7 +1,7 @@
 //! What of CUDA this machine has. Never panics, never needs a device.
 
 use super::device::{arch_of, attribute, handle_of, is_software, name_of};
-use super::libraries::{Found, Library};
+use super::libraries::{Found, Library, driver_version};
 use super::{CudaDevice, driver};
 use crate::error::Result;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
@@ -55,11 +55,7 @@ pub fn probe() -> Probe {
 
 fn devices(found: &mut Probe) -> Result<()> {
     driver::start()?;
-    let mut version = 0;
-    // SAFETY: the driver is started.
-    let code = unsafe { sys::cuDriverGetVersion(&mut version) };
-    driver::check(code, || "the driver's version".to_owned())?;
-    found.driver_version = Some((version as u32 / 1000, version as u32 % 1000 / 10));
+    found.driver_version = driver_version();
     for ordinal in 0..CudaDevice::count()? {
         found.devices.push(probe_device(ordinal)?);
     }
