@@ -48,14 +48,17 @@ pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
 /// A plan, or why there is none.
 type Planned = Result<Arc<Matmul>, Arc<str>>;
 
-type Plans = HashMap<(u32, Arc<CudaFiles>, MatmulSpec, Vec<Alternative>), Planned>;
+/// Up to three epilogues, in no memory of their own: eager steps look each product up.
+pub(crate) type Alternatives = [Option<Alternative>; 3];
+
+type Plans = HashMap<(u32, Arc<CudaFiles>, MatmulSpec, Alternatives), Planned>;
 
 /// The plan of a product with one of several epilogues, made at its first use; or why there is
 /// none: most often, the library has no algorithm for it.
 pub(crate) fn product(
     stream: &CudaStream,
     spec: MatmulSpec,
-    alternatives: Vec<Alternative>,
+    alternatives: Alternatives,
 ) -> Planned {
     // Note: one table per process, as with kernels. Plans are few: one for each layer, op and size
     // of batch.
@@ -65,7 +68,8 @@ pub(crate) fn product(
     if let Some(plan) = PLANS.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return plan.clone();
     }
-    let plan = Matmul::fastest_of(stream, spec, &key.3);
+    let alternatives: Vec<Alternative> = alternatives.into_iter().flatten().collect();
+    let plan = Matmul::fastest_of(stream, spec, &alternatives);
     let plan: Planned = plan.map(Arc::new).map_err(|error| error.to_string().into());
     // What fails because a graph is being captured works afterwards.
     if plan.is_err() && stream.is_capturing().unwrap_or(true) {
@@ -119,7 +123,7 @@ mod cuda_tests {
             let algorithms = Some(std::env::temp_dir().join(name));
             let files = CudaFiles { algorithms, ..CudaFiles::default() };
             let device = stream.cuda_body().device().clone().with_files(files);
-            let alternatives = vec![Alternative { epilogue, bytes_left: 0 }];
+            let alternatives = [Some(Alternative { epilogue, bytes_left: 0 }), None, None];
             product(&CudaStream::new(&device).unwrap(), spec, alternatives).unwrap()
         };
         let [one, other, again] = ["one.txt", "other.txt", "one.txt"].map(plan_with);

@@ -5,7 +5,7 @@ use super::{
     Activation, BackwardDataArgs, BackwardWeightsArgs, Below, ForwardArgs, Partials,
     WeightGradientOptions,
 };
-use crate::cuda::product;
+use crate::cuda::{Alternatives, product};
 use crate::sum::block;
 use headlong_device::cuda::blas::{
     Alternative, Epilogue, Math, Matmul, MatmulArgs, MatmulSpec, Operand,
@@ -27,18 +27,19 @@ fn run_with_fastest(
     let fits = |epilogue: &Epilogue| !epilogue.has_bias() || args.bias.0.is_multiple_of(16);
     let alternative =
         |epilogue| Alternative { epilogue, bytes_left: bytes_left(&spec, epilogues[0], epilogue) };
-    let fitting = epilogues.iter().copied().filter(fits);
-    let mut alternatives: Vec<Alternative> = fitting.map(alternative).collect();
+    let mut alternatives: Alternatives =
+        std::array::from_fn(|at| epilogues.get(at).copied().filter(fits).map(alternative));
     let mut reason = String::new();
-    while !alternatives.is_empty() {
-        match product(stream, spec, alternatives.clone()) {
+    while alternatives.iter().any(Option::is_some) {
+        match product(stream, spec, alternatives) {
             Ok(plan) => {
                 let epilogue = plan.spec().epilogue;
                 if plan.try_run(stream, args) {
                     return Some(epilogue);
                 }
                 reason = "cuBLASLt refuses all algorithms that it has proposed".to_owned();
-                alternatives.retain(|refused| refused.epilogue != epilogue);
+                alternatives =
+                    alternatives.map(|other| other.filter(|other| other.epilogue != epilogue));
             }
             Err(error) => {
                 reason = error.to_string();
@@ -116,7 +117,7 @@ pub fn keeps_mask(stream: &Stream, args: &ForwardArgs<'_>) -> bool {
 fn masking(stream: &CudaStream, args: &ForwardArgs<'_>) -> Option<Arc<Matmul>> {
     let only = Alternative { epilogue: Epilogue::ReluAuxBias, bytes_left: 0 };
     let is_aligned = bias(args).is_some_and(|bias| bias.device_ptr().0.is_multiple_of(16));
-    is_aligned.then(|| product(stream, forward_spec(args), vec![only]).ok()).flatten()
+    is_aligned.then(|| product(stream, forward_spec(args), [Some(only), None, None]).ok()).flatten()
 }
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
