@@ -70,6 +70,9 @@ pub struct Blocks {
 pub struct DeviceSizes {
     /// Bytes that one rank has for another one.
     pub block_bytes: usize,
+    /// Bytes that one rank has for one of another node, where it exchanges along its rail
+    /// ([`ByNode::all_to_all_across`]); 0: it never does.
+    pub rail_bytes: usize,
     /// Numbers of an all-reduce.
     pub sums: SumLen,
     /// The longest part of what is divided among ranks: so many f32 that are gathered, and so many
@@ -102,7 +105,7 @@ impl Default for DeviceSizes {
     /// A mebibyte, and as many numbers as have that size; nothing is divided.
     fn default() -> Self {
         let sums = SumLen::of_f32(1 << 18);
-        Self { block_bytes: 1 << 20, sums, part: SumLen::of_f32(0) }
+        Self { block_bytes: 1 << 20, rail_bytes: 0, sums, part: SumLen::of_f32(0) }
     }
 }
 
@@ -251,6 +254,12 @@ pub trait DeviceCollectives: Send + Sync {
     /// Whether of blocks only what counts travels: then [`Blocks::bytes_per_peer`] costs nothing.
     fn sends_what_counts(&self) -> bool;
 
+    /// The two halves of an exchange, where ranks exchange inside their nodes first, and all nodes
+    /// have equally many: some power of two.
+    fn by_node(&self) -> Option<&dyn ByNode> {
+        None
+    }
+
     /// The numbers of `data` become their sums over ranks, with the same bits on all ranks. Sums of
     /// bf16 are always those of [`crate::element`].
     ///
@@ -369,6 +378,25 @@ pub trait DeviceCollectives: Send + Sync {
             }
         }
     }
+}
+
+/// All-to-alls among some of the ranks, for what is worked on between the two: of [`Blocks`] there
+/// is one for each of these, in place of one for each rank.
+pub trait ByNode: Send + Sync {
+    /// Among the ranks of this one's node, in their order.
+    ///
+    /// # Errors
+    /// As [`DeviceCollectives::all_to_all`].
+    fn all_to_all_inside(&self, stream: &Stream, blocks: Blocks) -> Result<()>;
+
+    /// Whether of blocks inside the node only what counts travels.
+    fn sends_what_counts_inside(&self) -> bool;
+
+    /// Among the ranks at this one's place in every node, node after node.
+    ///
+    /// # Errors
+    /// As [`DeviceCollectives::all_to_all_v`], of blocks up to [`DeviceSizes::rail_bytes`].
+    fn all_to_all_across(&self, stream: &Stream, blocks: Blocks) -> Result<()>;
 }
 
 fn own_stream<'a>(stream: &'a Stream, device: &CudaDevice, operation: &str) -> &'a CudaStream {

@@ -53,7 +53,7 @@ mod views;
 
 pub use communicator::{Busy, Communicator, ConnectRails};
 pub use counters::{Counters, Traffic};
-pub use device::{Blocks, DeviceCollectives, DeviceSizes, Parts, SumLen};
+pub use device::{Blocks, ByNode, DeviceCollectives, DeviceSizes, Parts, SumLen};
 pub use element::Element;
 pub use error::{CommError, Result};
 pub use operation::Collective;

@@ -287,6 +287,74 @@ fn blocks_arrive_as_far_as_they_count() {
     }
 }
 
+/// An exchange in two halves, inside nodes and then along rails, with strips of full rooms and of
+/// half of one: eager, and captured.
+#[test]
+fn blocks_arrive_inside_nodes_and_along_rails() {
+    if !has_devices(8) {
+        return;
+    }
+    let shapes = [&[2, 2][..], &[4, 4], &[2, 2, 2, 2], &[1, 1, 1]];
+    for (nodes, way) in shapes.into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
+        let all_to_all = AllToAll::Auto;
+        let options = CommOptions { between_devices: way, all_to_all, ..CommOptions::default() };
+        on_nodes_with(options, nodes, |communicator, stream| {
+            let sizes = DeviceSizes { rail_bytes: 4 * ROOM, ..DeviceSizes::default() };
+            let collectives = communicator.attach_device_for(&stream, sizes).expect("attached");
+            let Some(halves) = collectives.by_node() else {
+                assert_eq!(nodes[0], 1, "{}", collectives.name());
+                return;
+            };
+            let (rank, each) = (communicator.rank().0, nodes[0]);
+            let (node, place) = (rank / each, rank % each);
+            let inside: Vec<usize> = (0..each).map(|peer| node * each + peer).collect();
+            let rail: Vec<usize> = (0..nodes.len()).map(|node| node * each + place).collect();
+            for (across, peers) in [(false, inside), (true, rail)] {
+                let of_all = |block: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
+                    (0..peers.len() * ROOM).map(|at| block(peers[at / ROOM], at % ROOM)).collect()
+                };
+                let from = upload(&stream, &of_all(&|to, at| number(rank, to, at)));
+                for (round, room) in [(0, ROOM), (1, ROOM), (2, ROOM / 2)] {
+                    let count = |from: usize, to: usize| count_of(from, to, round).min(room);
+                    let to = upload(&stream, &of_all(&|_, _| -1.0));
+                    let counts: Vec<u32> =
+                        peers.iter().map(|&to| 4 * count(rank, to) as u32).collect();
+                    let lengths = words(&stream, &counts);
+                    let blocks = Blocks {
+                        from: from.ptr(),
+                        to: to.ptr(),
+                        stride: 4 * ROOM,
+                        bytes_per_peer: 4 * room,
+                        lengths: lengths.ptr(),
+                    };
+                    let exchange = || match across {
+                        false => halves.all_to_all_inside(&stream, blocks),
+                        true => halves.all_to_all_across(&stream, blocks),
+                    };
+                    if round == 1 {
+                        let captured = stream.cuda_body().capture(|| {
+                            exchange().expect("enqueued");
+                            Ok(())
+                        });
+                        captured.expect("a graph").launch(stream.cuda_body());
+                    } else {
+                        exchange().expect("enqueued");
+                    }
+                    finish(&*collectives, &stream).expect("done");
+                    let arrived = download(&to);
+                    for (index, &source) in peers.iter().enumerate() {
+                        let expected: Vec<f32> =
+                            (0..count(source, rank)).map(|at| number(source, rank, at)).collect();
+                        let found = &arrived[index * ROOM..][..expected.len()];
+                        assert_eq!(found, expected, "{nodes:?}, {way:?}: {source} to {rank}");
+                    }
+                }
+            }
+            collectives.close().expect("closed");
+        });
+    }
+}
+
 /// What each rank says of an exchange in which rank 1 claims more for the last rank than a block
 /// has room for.
 fn one_block_too_long(nodes: &[usize], way: BetweenDevices) -> Vec<(CommError, Vec<f32>)> {

@@ -46,7 +46,7 @@ fn sums(communicator: &Communicator, stream: &Stream, dtype: DType) -> Vec<[Vec<
         _ => (SumLen { exact: 0, narrow: LEN }, longest),
     };
     let part = SumLen { exact: longest, narrow };
-    let sizes = DeviceSizes { block_bytes: 400, sums, part };
+    let sizes = DeviceSizes { block_bytes: 400, rail_bytes: 0, sums, part };
     let collectives = communicator.attach_device_for(stream, sizes).expect("attached");
     let [whole, reduced, gathered] =
         [(); 3].map(|()| upload(stream, &vec![0.0; words(dtype, 0, 0).len()]));

@@ -25,16 +25,19 @@ mod inside;
 mod launch;
 mod nodes;
 mod parts;
+mod rails;
 mod report;
 mod two_steps;
 
 use super::nccl::NcclCollectives;
 use super::peer::{Peers, bind};
+use super::push;
 use super::rail::nccl::NcclRails;
 use super::rail::{Exchange, Rails, Route};
 use super::sum::{self, MOST_PARTS, Place, Turns, sum};
 use super::{
-    Blocks, DeviceCollectives, DeviceSizes, Parts, SumLen, end, end_closing, own_stream, segment,
+    Blocks, ByNode, DeviceCollectives, DeviceSizes, Parts, SumLen, end, end_closing, own_stream,
+    segment,
 };
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
@@ -154,6 +157,7 @@ impl HierarchicalCollectives {
         all_have_rails_or_none(communicator)?;
         let load = || {
             launch::load(cuda)?;
+            push::load(cuda)?;
             let narrow = sizes.have_narrow_sums();
             let mut parts = parts_of_sums(&nodes).into_iter();
             parts.try_for_each(|parts| sum::load(cuda, parts, narrow))
@@ -178,7 +182,7 @@ impl HierarchicalCollectives {
                 Inside::Memory(Box::new(peers))
             }
         };
-        let slot_bytes = nodes.slot_bytes(most.0, summed.max(sizes.part_bytes()));
+        let slot_bytes = nodes.slot_bytes(most.0, summed.max(sizes.part_bytes()), sizes.rail_bytes);
         let rails: Box<dyn Rails> = match (communicator.rails(), &nccl) {
             (None, Some(nccl)) => Box::new(NcclRails::new(Arc::clone(nccl))),
             (rails, _) => {
@@ -278,7 +282,7 @@ impl HierarchicalCollectives {
             self.rails.begin(cuda, &exchange)?;
             self.inside.close(cuda)?;
             self.rails.finish(cuda, &exchange)?;
-            kernels.receive_strips(moved.to, moved.to_stride);
+            kernels.receive_strips(false, moved.to, moved.to_stride);
             Ok(())
         })
     }
@@ -472,6 +476,10 @@ impl DeviceCollectives for HierarchicalCollectives {
     /// Unless a part of the way is NCCL's.
     fn sends_what_counts(&self) -> bool {
         self.nccl.is_none()
+    }
+
+    fn by_node(&self) -> Option<&dyn ByNode> {
+        self.nodes.sums_by_node().then_some(self)
     }
 
     fn all_reduce(&self, stream: &Stream, data: DevicePtr, len: SumLen) -> Result<()> {

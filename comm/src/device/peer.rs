@@ -84,16 +84,7 @@ impl DeviceCollectives for PeerCollectives {
 
     /// The kernel knows how much of each block counts, and copies that.
     fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
-        let (rank, ranks) = (self.rank().0, self.num_ranks());
-        self.peers.enqueue(
-            stream,
-            part("all_to_all", blocks.bytes_per_peer, blocks.to),
-            |cuda, parts| {
-                let place = |part: &Part| part.first().offset(rank * blocks.stride);
-                let to: Vec<DevicePtr> = parts.iter().map(place).collect();
-                push(cuda, &blocks, &to, (rank + 1) % ranks);
-            },
-        )
+        self.peers.all_to_all_v(stream, blocks)
     }
 
     fn sends_what_counts(&self) -> bool {

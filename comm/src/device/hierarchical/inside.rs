@@ -47,7 +47,7 @@ pub(super) enum Inside {
 }
 
 pub(super) struct Brought {
-    nccl: Arc<NcclCollectives>,
+    pub(super) nccl: Arc<NcclCollectives>,
     blocks: DeviceMemory,
     lengths: DeviceMemory,
 }

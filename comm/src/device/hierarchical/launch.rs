@@ -1,7 +1,8 @@
 //! Launches of the kernels that write and read strips.
 
-use super::inside::Sources;
+use super::inside::{Sources, for_peers};
 use super::nodes::{MOST_PEERS, Nodes};
+use crate::device::Blocks;
 use crate::device::push::CHUNK;
 use crate::readable::text;
 use headlong_device::cuda::{Build, CudaStream, DeviceMemory, DevicePtr, Launch, Source};
@@ -170,7 +171,8 @@ impl Tables {
         self.at(first + skipped)
     }
 
-    /// Per strip that is sent in the first of two steps of an all-reduce, the node it is for.
+    /// Per strip that is sent along the rail, or in the first of two steps of an all-reduce, the
+    /// node it is for.
     pub(super) fn nodes(&self) -> DevicePtr {
         self.sources(false).offset(4 * MOST_PEERS * self.num_receives)
     }
@@ -264,6 +266,29 @@ impl Kernels<'_> {
         self.run("pack", (num_strips * num_blocks) as usize * self.chunks(), &args);
     }
 
+    /// Begins an exchange along the rail: the block for each of it into a strip with its header,
+    /// and this node's own to where it belongs. Blocks are those of nodes.
+    pub(super) fn send_along_rail(&self, node: usize, blocks: &Blocks) {
+        let (num_strips, positions) = (self.tables.num_rail, self.tables.nodes());
+        let first = |place| for_peers(std::iter::once(place));
+        let shape = (num_strips, 1);
+        let fixed = [blocks.bytes_per_peer as u32; MOST_PEERS];
+        let seal = self.seal_args(shape, first(blocks.lengths), fixed);
+        let node = node as u32;
+        let args = SendArgs {
+            seal: SealArgs { columns: positions, ..seal },
+            from: first(blocks.from),
+            positions,
+            column: node,
+            position: node,
+            ranks: [node; MOST_PEERS],
+            to: blocks.to,
+            stride: blocks.stride as u64,
+            to_stride: blocks.stride as u64,
+        };
+        self.run("send_strips", (num_strips + 1) * self.chunks(), &args);
+    }
+
     /// Begins an all-to-all: blocks of the node's ranks into strips, with their headers, and what
     /// they have for this one to where it belongs.
     pub(super) fn send_strips(
@@ -315,12 +340,14 @@ impl Kernels<'_> {
         self.cuda.run(&STRIPS, &[], "open", Launch::new(1, 128), &self.open_args(true));
     }
 
-    /// Ends an all-to-all: blocks of the strips that have come to where they belong, that of a rank
-    /// `to_stride` bytes after the one before.
-    pub(super) fn receive_strips(&self, to: DevicePtr, to_stride: usize) {
-        let (sources, to_stride) = (self.tables.sources(false), to_stride as u64);
-        let args = ReceiveArgs { open: self.open_args(false), sources, to, to_stride };
-        self.run("receive_strips", self.num_received(false) * MOST_PEERS * self.chunks(), &args);
+    /// Ends an all-to-all, or an exchange along the rail, where strips are as in sums: blocks of
+    /// those that have come to where they belong, that of a rank, or of a node, `to_stride` bytes
+    /// after the one before.
+    pub(super) fn receive_strips(&self, along_rail: bool, to: DevicePtr, to_stride: usize) {
+        let (sources, to_stride) = (self.tables.sources(along_rail), to_stride as u64);
+        let args = ReceiveArgs { open: self.open_args(along_rail), sources, to, to_stride };
+        let blocks = self.num_received(along_rail) * MOST_PEERS;
+        self.run("receive_strips", blocks * self.chunks(), &args);
     }
 
     /// How many strips come, in an all-to-all or in an all-reduce.

@@ -150,10 +150,10 @@ impl Nodes {
         Route { sends: sends.collect(), receives: receives.collect() }
     }
 
-    /// The strips of the first of two steps of an all-reduce: each of the rail is sent its node's
-    /// part, up to `capacity` bytes, of this node's sum. All send them back as in
-    /// [`Nodes::sum_route`].
-    pub(super) fn parts_route(&self, capacity: usize) -> Route {
+    /// Strips of one block of up to `capacity` bytes, for each of the rail: in an exchange along it,
+    /// and in the first of two steps of an all-reduce, where a node is sent its part of this node's
+    /// sum. All send these back as in [`Nodes::sum_route`].
+    pub(super) fn rail_route(&self, capacity: usize) -> Route {
         let bytes = strip_bytes(1, capacity);
         let sends = self.rail_by_distance().into_iter().enumerate().map(|(strip, peer)| Hop {
             peer,
@@ -187,8 +187,9 @@ impl Nodes {
     }
 
     /// Bytes of a slot, for strips that are sent or received in either kind of exchange.
-    pub(super) fn slot_bytes(&self, block: usize, segment: usize) -> usize {
-        let routes = [self.exchange_route(block), self.sum_route(segment)];
+    pub(super) fn slot_bytes(&self, block: usize, segment: usize, rail: usize) -> usize {
+        let mut routes = vec![self.exchange_route(block), self.sum_route(segment)];
+        routes.extend((rail > 0).then(|| self.rail_route(rail)));
         let hops = routes.iter().flat_map(|route| route.sends.iter().chain(&route.receives));
         // Also a rank without a peer at the other end writes its own strip of a sum.
         let own = strip_bytes(self.parts_of(self.node()), segment);
@@ -214,7 +215,7 @@ mod tests {
         fn both_ends_of_a_hop_agree(topology in topologies(), capacity in 1usize..200) {
             let of = |rank| Nodes::new(&topology, rank);
             let kinds: [fn(&Nodes, usize) -> Route; 3] =
-                [Nodes::exchange_route, Nodes::sum_route, Nodes::parts_route];
+                [Nodes::exchange_route, Nodes::sum_route, Nodes::rail_route];
             for kind in kinds {
                 for rank in topology.ranks() {
                     let (nodes, route) = (of(rank), kind(&of(rank), capacity));
@@ -239,7 +240,7 @@ mod tests {
                         };
                         prop_assert!(kind(&of(hop.peer), capacity).sends.contains(&back));
                     }
-                    let room = nodes.slot_bytes(capacity, capacity);
+                    let room = nodes.slot_bytes(capacity, capacity, capacity);
                     prop_assert!(room >= end);
                     prop_assert!(route.sends.iter().all(|hop| hop.offset + hop.bytes <= room));
                 }

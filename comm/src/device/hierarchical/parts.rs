@@ -27,7 +27,7 @@ impl HierarchicalCollectives {
         self.check_part(operation, parts)?;
         self.enqueue(operation, stream, |cuda| {
             let capacity = parts.longest();
-            let (mine, route) = (self.nodes.rank(), self.nodes.parts_route(capacity));
+            let (mine, route) = (self.nodes.rank(), self.nodes.rail_route(capacity));
             let kernels = self.kernels(cuda, operation, parts.bytes(), capacity);
             let exchange = self.hand_over(&route);
             let brought = self.inside.open_parts(cuda, &self.nodes, operation, parts)?;

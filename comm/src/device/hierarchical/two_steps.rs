@@ -55,7 +55,7 @@ impl HierarchicalCollectives {
         let whole = [Place::fixed(own)];
         sum(cuda, &fixed(parts), &whole, len, None);
 
-        let route = self.nodes.parts_route(capacity);
+        let route = self.nodes.rail_route(capacity);
         let kernels = self.kernels(cuda, "all_reduce, parts", end, capacity);
         let positions = self.room.tables.nodes();
         let to_each = Picked { positions, stride: capacity, limit: end };

@@ -4,13 +4,14 @@
 use super::flags::{Flags, GivingUp};
 use super::meeting::{Meeting, Part};
 use crate::communicator::Communicator;
-use crate::device::own_stream;
+use crate::device::push::push;
+use crate::device::{Blocks, own_stream};
 use crate::error::{CommError, Result};
 use crate::readable::text;
 use crate::topology::Rank;
 use crate::transport::Transport;
 use headlong_device::Stream;
-use headlong_device::cuda::{CudaDevice, CudaStream};
+use headlong_device::cuda::{CudaDevice, CudaStream, DevicePtr};
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -168,6 +169,21 @@ impl Peers {
         enqueued.or_else(|reason| {
             let operation = part.operation.to_owned();
             self.end(CommError::Device { seen_by: self.rank(), operation, reason })
+        })
+    }
+
+    /// Each rank of the group pushes what counts of its blocks into the memory of the others.
+    pub(in crate::device) fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
+        let part = Part {
+            operation: "all_to_all",
+            size: blocks.bytes_per_peer as u64,
+            root: 0,
+            addresses: [blocks.to.0, 0],
+        };
+        self.enqueue(stream, part, |cuda, parts| {
+            let place = |part: &Part| part.first().offset(self.index * blocks.stride);
+            let to: Vec<DevicePtr> = parts.iter().map(place).collect();
+            push(cuda, &blocks, &to, (self.index + 1) % parts.len());
         })
     }
 
