@@ -389,6 +389,19 @@ pub trait ByNode: Send + Sync {
     /// As [`DeviceCollectives::all_to_all`].
     fn all_to_all_inside(&self, stream: &Stream, blocks: Blocks) -> Result<()>;
 
+    /// `to` becomes the `bytes_per_rank` bytes of `from` of all ranks of this one's node, one after
+    /// another.
+    ///
+    /// # Errors
+    /// As [`DeviceCollectives::all_to_all`].
+    fn all_gather_inside(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes_per_rank: usize,
+    ) -> Result<()>;
+
     /// Whether of blocks inside the node only what counts travels.
     fn sends_what_counts_inside(&self) -> bool;
 

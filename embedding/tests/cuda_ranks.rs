@@ -7,7 +7,7 @@ mod common;
 mod cuda_tests {
     use super::common::cases::{batch, narrow, partition};
     use super::common::device::{Plan, SingleRank, assert_bits, assert_near};
-    use super::common::device_ranks::{Ranks, Ways};
+    use super::common::device_ranks::{Rank, Ranks, Ways};
     use super::common::ranks::{Bags, Batch};
     use headlong_device::cuda::testing::stream;
     use headlong_device::optimizer::{Optimizer, Step};
@@ -117,6 +117,73 @@ mod cuda_tests {
             assert_near(&single.1, &merged.1, 1e-4, 1e-4, "tensors");
             assert_eq!(single.2, lookups, "{ranks} ranks: vectors sent");
             assert!(merged.2 < lookups, "{ranks} ranks: rows occur more than once");
+        }
+    }
+
+    /// Nodes that merge requests: the same bits as ranks that ask for themselves, of vectors and of
+    /// rows moved, in 32 and in 16 bits; and no more vectors between nodes than these have rows.
+    #[test]
+    fn nodes_that_merge_requests_have_the_same_bits() {
+        let Some(stream) = stream() else { return };
+        let adagrad = Optimizer::Adagrad { epsilon: 1e-8, initial_accumulator: 0.0 };
+        for (dims, ranks, node_ranks, dtype, optimizer) in [
+            ([16; 5], 4, 2, DType::F32, adagrad),
+            ([16; 5], 8, 2, DType::Bf16, Optimizer::Sgd),
+            ([16; 5], 8, 4, DType::F16, adagrad),
+            ([16, 20, 33, 5, 1], 8, 4, DType::F32, Optimizer::Sgd),
+            ([16; 5], 4, 4, DType::F32, Optimizer::Sgd),
+            ([16; 5], 4, 1, DType::Bf16, Optimizer::Sgd),
+        ] {
+            let specs = specs(dims);
+            let plan = Plan {
+                specs: &specs,
+                optimizer,
+                max_samples: 300,
+                max_ids: &[300, 300, 1200, 1200, 1200],
+                frozen: false,
+            };
+            let what = format!("{ranks} ranks, {node_ranks} a node, {dtype:?}, {dims:?}");
+            let split = partition(&specs, ranks, 7);
+            let run = |deduplicate| {
+                let slots = SlotOptions { dtype, ..SlotOptions::default() };
+                let ways = Ways { deduplicate, slots, ..Ways::default() };
+                let mut several = Ranks::with(&ways, &stream, &plan, split.clone());
+                let (mut vectors, mut sent) = (Vec::new(), 0);
+                for (number, samples) in [(1, 300), (2, 61), (3, 3), (4, 299)] {
+                    let bags = batch(&specs, number, samples);
+                    vectors = several.forward(&bags);
+                    sent = match number {
+                        1 => several.ranks.iter().map(vectors_between_owners).sum(),
+                        _ => sent,
+                    };
+                    let d_vectors = uniform(number, vectors.len());
+                    several.backward(&d_vectors, &Step { learning_rate: 0.1, number });
+                    assert_eq!(several.check_flags(), [""; 0], "{what}");
+                }
+                assert!(several.num_asked_again > 1, "{what}: strips were too short");
+                (vectors, several.tensors().concat(), sent)
+            };
+            let (by_rank, by_node) =
+                (run(Deduplicate::Rank), run(Deduplicate::Node { ranks: node_ranks }));
+            assert_bits(&by_node.0, &by_rank.0, &format!("{what}: vectors"));
+            assert_bits(&by_node.1, &by_rank.1, &format!("{what}: tensors"));
+            assert_eq!(by_node.2 < by_rank.2, node_ranks > 1, "{what}: equal rows are merged");
+        }
+    }
+
+    /// Elements of vectors that have come to a rank, or its proxy, from owners.
+    fn vectors_between_owners(rank: &Rank) -> usize {
+        let from_owners = rank.by_node.as_ref().map_or(&rank.recv_rows.1, |[_, across]| &across.1);
+        match from_owners.dtype() {
+            DType::F32 => num_written(from_owners),
+            DType::Bf16 => {
+                let slots = from_owners.to_vec::<half::bf16>().unwrap();
+                slots.iter().filter(|element| !element.to_f32().is_nan()).count()
+            }
+            _ => {
+                let slots = from_owners.to_vec::<half::f16>().unwrap();
+                slots.iter().filter(|element| !element.to_f32().is_nan()).count()
+            }
         }
     }
 

@@ -380,6 +380,7 @@ fn operations_of_exchanges(topology: &Topology, is_nccl: bool, len: usize) -> [u
         let stream = Stream::cuda(&device, Arc::new(Pool::new(1))).unwrap();
         let sizes = DeviceSizes {
             block_bytes: 64,
+            rail_bytes: 64,
             sums: SumLen::of_f32(len),
             part: SumLen::of_f32(len / RANKS),
         };

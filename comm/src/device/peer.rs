@@ -84,7 +84,7 @@ impl DeviceCollectives for PeerCollectives {
 
     /// The kernel knows how much of each block counts, and copies that.
     fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
-        self.peers.all_to_all_v(stream, blocks)
+        self.peers.all_to_all_v(stream, blocks, blocks.stride)
     }
 
     fn sends_what_counts(&self) -> bool {

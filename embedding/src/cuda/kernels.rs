@@ -43,6 +43,9 @@ pub fn kernels(
             build(&EXCHANGE, &exchange_defines(Instance::GENERIC, slots)),
             build(&LOOKUP, &lookup_defines(instance, vectors, Some(slots))),
         ]);
+        let of_node = gradients_of(slots);
+        let of_node = update_defines(instance, of_node, true, Into::Slots(of_node), DType::F32);
+        builds.push(build(&UPDATE, &of_node));
         for frequent in [DType::F32, DType::Bf16] {
             let slots = gradients_of(slots);
             let of_sums = update_defines(instance, vectors, false, Into::Slots(slots), frequent);

@@ -23,8 +23,12 @@
 //! an error; nothing is written past a slot. Of each slot a strip travels, no longer than batches
 //! need: [`StripSizes`]. Requests travel before it is known how many there are. A strip that is too
 //! short for them says so and carries none; then all ranks ask again, with longer ones.
+//!
+//! Where nodes merge requests, a rank asks the ranks of its own node in place of owners, and each
+//! of these, as a proxy, asks the owners at its place in every node ([`proxy`]).
 
 mod launch;
+mod proxy;
 mod slots;
 mod steps;
 
@@ -49,7 +53,8 @@ use crate::table::TableSpec;
 use headlong_device::DType;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr, Pinned};
 use headlong_device::optimizer::Optimizer;
-use slots::max_received;
+use proxy::{ProxyRoute, ProxyTables};
+use slots::{Asked, HEAD, max_received};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -101,6 +106,13 @@ fn write_numbers(
     Ok(())
 }
 
+/// Words in memory of their own.
+fn words_on(device: &CudaDevice, what: &'static str, words: &[u32]) -> Result<DeviceMemory> {
+    let memory = DeviceMemory::new(device, what, 4 * words.len())?;
+    write_words(&memory, 0, words)?;
+    Ok(memory)
+}
+
 fn hides(slot: &TableSlot) -> bool {
     slot.staging.is_some()
 }
@@ -143,7 +155,12 @@ pub(crate) struct RankTables {
     leaves: DeviceLeaves,
     /// Per table, whether its bags are pooled at the owner.
     pools: Arc<[bool]>,
+    /// Those of whom this rank asks.
     pub(super) slots: SlotShape,
+    /// This rank as a proxy, where nodes merge requests.
+    pub(super) proxy: Option<ProxyTables>,
+    /// Ranks for which those ask who ask this owner.
+    ranks_per_source: usize,
     /// Whether equal rows are requested once.
     merges: bool,
     pub(super) device_step: AtomicU64,
@@ -164,44 +181,81 @@ pub(crate) struct DeviceHybridRoute {
     sorted: Sorted,
     received: Sorted,
     _memory: DeviceMemory,
-    at: RoutePlaces,
+    asks: AskPlaces,
+    serves: ServePlaces,
+    proxy: Option<ProxyRoute>,
     slots: SlotShape,
+    /// The longest strips.
+    slot_sizes: StripSizes,
     pub(super) strips: StripSizes,
     told: Told,
 }
 
+/// What a rank asks of others.
 #[derive(Debug, Clone, Copy)]
-struct RoutePlaces {
+struct AskPlaces {
     firsts: DevicePtr,
-    request_places: DevicePtr,
-    requests: DevicePtr,
-    recv_requests: DevicePtr,
+    places: DevicePtr,
+    ids: DevicePtr,
     origins: DevicePtr,
     destinations: DevicePtr,
-    received_places: DevicePtr,
-    num_received: DevicePtr,
-    request_lengths: DevicePtr,
-    row_lengths: DevicePtr,
+    lengths: DevicePtr,
 }
 
-impl RoutePlaces {
-    /// In memory that starts at `base`; also how many bytes that takes.
-    fn new(base: DevicePtr, num_tables: usize, entries: usize, slots: SlotShape) -> (Self, usize) {
-        let mut places = Places::default();
+/// What others ask of it.
+#[derive(Debug, Clone, Copy)]
+struct ServePlaces {
+    ids: DevicePtr,
+    places: DevicePtr,
+    num_entries: DevicePtr,
+    lengths: DevicePtr,
+}
+
+impl AskPlaces {
+    /// In memory that starts at `base`.
+    fn new(
+        base: DevicePtr,
+        places: &mut Places,
+        (num_tables, entries): (usize, usize),
+        slots: SlotShape,
+    ) -> Self {
         let mut take = |count| base.offset(places.words(count));
-        let at = Self {
+        Self {
             firsts: take(2 * num_tables * (slots.peers + 1)),
-            request_places: take(num_tables * slots.peers * 2),
-            requests: take(slots.peers * slots.words),
-            recv_requests: take(slots.peers * slots.words),
+            places: take(num_tables * slots.peers * 2),
+            ids: take(slots.peers * slots.words),
             origins: take(entries),
             destinations: take(entries),
-            received_places: take(num_tables * slots.peers * 3),
-            num_received: take(num_tables),
-            request_lengths: take(2 * slots.peers),
-            row_lengths: take(slots.peers),
-        };
-        (at, places.bytes())
+            lengths: take(2 * slots.peers),
+        }
+    }
+
+    /// Where the bytes that count of each slot of gradients are.
+    fn gradient_lengths(&self, slots: SlotShape) -> DevicePtr {
+        self.lengths.offset(4 * slots.peers)
+    }
+}
+
+impl ServePlaces {
+    fn new(base: DevicePtr, places: &mut Places, num_tables: usize, slots: SlotShape) -> Self {
+        let mut take = |count| base.offset(places.words(count));
+        Self {
+            ids: take(slots.peers * slots.words),
+            places: take(num_tables * slots.peers * 3),
+            num_entries: take(num_tables),
+            lengths: take(slots.peers),
+        }
+    }
+}
+
+/// The slots of ids of those who ask and of those who serve them.
+fn id_slots(asks: &AskPlaces, serves: &ServePlaces, slots: SlotShape, words: usize) -> DeviceSlots {
+    DeviceSlots {
+        from: asks.ids,
+        to: serves.ids,
+        stride: 4 * slots.words,
+        bytes_per_peer: 4 * words,
+        lengths: asks.lengths,
     }
 }
 
@@ -218,28 +272,25 @@ impl DeviceHybridRoute {
         self.staging.stage(ids)
     }
 
+    /// # Panics
+    /// Where nodes merge requests.
     pub(super) fn id_slots(&self) -> DeviceSlots {
-        DeviceSlots {
-            from: self.at.requests,
-            to: self.at.recv_requests,
-            stride: 4 * self.slots.words,
-            bytes_per_peer: 4 * self.strips.id_words,
-            lengths: self.at.request_lengths,
-        }
+        assert!(self.proxy.is_none(), "a rank asks owners itself");
+        id_slots(&self.asks, &self.serves, self.slots, self.strips.id_words)
     }
 
     pub(super) fn vector_lengths(&self) -> [DevicePtr; 2] {
-        [self.at.row_lengths, self.at.request_lengths.offset(4 * self.slots.peers)]
+        [self.serves.lengths, self.asks.gradient_lengths(self.slots)]
+    }
+
+    pub(super) fn forget_needed(&self) {
+        self.told.forget();
     }
 
     pub(super) fn needed_strips(&self) -> Option<StripSizes> {
         let needed = self.told.of(self.staging.generation())?;
         // What peers claim is not trusted.
-        let slots = self.slots.largest_strips();
-        Some(StripSizes {
-            id_words: needed.id_words.min(slots.id_words),
-            elements: needed.elements.min(slots.elements),
-        })
+        Some(needed.at_most(self.slot_sizes))
     }
 }
 
@@ -250,7 +301,12 @@ pub(super) struct RankPlan<'a> {
     pub(super) partition: &'a Partition,
     pub(super) owner: Owner,
     pub(super) max_samples: usize,
+    /// For those whom it asks.
     pub(super) planned: Planned<'a>,
+    /// For those whom it asks as a proxy, where nodes merge requests.
+    pub(super) of_proxy: Option<Planned<'a>>,
+    /// Ranks whose requests are merged: those of a node; 1: each asks owners itself.
+    pub(super) ranks_per_source: usize,
     pub(super) frequent: &'a FrequentLayout,
     /// The leaf of each part of a bag's sum.
     pub(super) leaves: &'a [u32],
@@ -259,24 +315,61 @@ pub(super) struct RankPlan<'a> {
 }
 
 impl RankPlan<'_> {
-    /// Per table, the first key of each owner's rows and the end of the last; frequent rows stand
-    /// before. Of a table whose bags owners pool: the first key of each owner's bags.
+    /// Nodes whose requests are merged; without that all ranks are of one.
+    fn nodes(&self) -> usize {
+        match self.of_proxy {
+            Some(_) => self.partition.num_owners() / self.ranks_per_source,
+            None => 1,
+        }
+    }
+
+    /// Ranks that this one asks.
+    fn asked(&self) -> usize {
+        self.partition.num_owners() / self.nodes()
+    }
+
+    /// The place of an owner in the order of keys: those at one place of all nodes are neighbours.
+    fn place_of(&self, owner: usize) -> usize {
+        owner % self.asked() * self.nodes() + owner / self.asked()
+    }
+
+    /// Rows of table `table` of the owner that stands at a place in the order of keys.
+    fn rows_at(&self, table: usize, place: usize) -> u64 {
+        let owner = place % self.nodes() * self.asked() + place / self.nodes();
+        self.partition.local_rows(table, Owner(owner))
+    }
+
+    /// Rows of table `table` of which this rank asks rank `peer`.
+    fn rows_asked(&self, table: usize, peer: usize) -> u64 {
+        let places = peer * self.nodes()..(peer + 1) * self.nodes();
+        places.map(|place| self.rows_at(table, place)).sum()
+    }
+
+    /// Per table, the first key of each owner's rows, in the order of keys, and the end of the
+    /// last; frequent rows stand before. Of a table whose bags owners pool: the first key of each
+    /// owner's bags.
     fn bases(&self) -> Vec<u32> {
         let owners = self.partition.num_owners();
         let table = |table| {
             let mut next = self.partition.num_frequent(table);
-            (0..=owners).map(move |owner| {
+            (0..=owners).map(move |place| {
                 let base = next;
-                if owner < owners {
+                if place < owners {
                     next += match self.planned.pools(table) {
                         true => self.max_samples as u64,
-                        false => self.partition.local_rows(table, Owner(owner)),
+                        false => self.rows_at(table, place),
                     };
                 }
                 base as u32
             })
         };
         (0..self.specs.len()).flat_map(table).collect()
+    }
+
+    /// The same of those whom this rank asks: owners, or ranks of its node.
+    fn bases_of_asked(&self, bases: &[u32]) -> Vec<u32> {
+        let tables = bases.chunks(self.partition.num_owners() + 1);
+        tables.flat_map(|table| table.iter().copied().step_by(self.nodes())).collect()
     }
 
     /// The keys of all rows of tables whose rows are divided one by one, and where each table's
@@ -298,10 +391,12 @@ impl RankPlan<'_> {
         for (table, first) in firsts.iter().enumerate() {
             let Some(first) = first else { continue };
             let bases = &bases[table * (self.partition.num_owners() + 1)..];
+            let owners = 0..self.partition.num_owners();
+            let bases: Vec<u32> = owners.map(|owner| bases[self.place_of(owner)]).collect();
             let rows = self.specs[table].rows as usize;
             for start in (0..rows).step_by(HOME_ROWS) {
                 let count = HOME_ROWS.min(rows - start);
-                let keys = self.partition.keys(table, start as u64, count, bases);
+                let keys = self.partition.keys(table, start as u64, count, &bases);
                 write_words(&memory, first + 4 * start, &keys)?;
             }
         }
@@ -394,11 +489,21 @@ impl RankTables {
     pub(super) fn new(device: &CudaDevice, plan: &RankPlan) -> Result<Self> {
         check_specs(plan.specs)?;
         check_hidden(plan)?;
-        let (specs, partition, planned) = (plan.specs, plan.partition, plan.planned);
-        let most_received = max_received(specs.len(), partition, planned, plan.owner);
-        let slice_layout = Layout::new(specs, plan.max_samples, planned.max_ids);
-        let owned_layout = Layout::new(specs, 0, &most_received);
+        let (specs, partition, planned) = (plan.specs, plan.partition, &plan.planned);
+        let rows = |table, peer| plan.rows_asked(table, peer);
+        let asked = Asked { peers: plan.asked(), rows: &rows };
+        let slots = SlotShape::new(specs, asked, planned, HEAD);
         let bases = plan.bases();
+        let proxy = plan.of_proxy.as_ref();
+        let proxy = proxy
+            .map(|planned| ProxyTables::new(device, plan, planned, slots, &bases))
+            .transpose()?;
+        let most_received = match &proxy {
+            Some(proxy) => proxy.max_received.clone(),
+            None => max_received(asked, planned, plan.owner.0),
+        };
+        let slice_layout = Layout::new(specs, plan.max_samples, &planned.max_ids);
+        let owned_layout = Layout::new(specs, 0, &most_received);
         let (homes, home_firsts) = plan.homes(device, &bases)?;
         let (numbers, number_firsts) = plan.row_numbers(device)?;
         let [slice, owned] = plan.describe(
@@ -406,8 +511,7 @@ impl RankTables {
             (&homes, &home_firsts),
             (&numbers, &number_firsts),
         );
-        let base_memory = DeviceMemory::new(device, "first keys of owners", 4 * bases.len())?;
-        write_words(&base_memory, 0, &bases)?;
+        let base_memory = words_on(device, "first keys of owners", &plan.bases_of_asked(&bases))?;
         let partials = partial_bytes(specs, &slice_layout).max(partial_bytes(specs, &owned_layout));
         let local = |table| partition.local_rows(table, plan.owner);
         let dtype = specs.first().map_or(DType::F32, |spec| spec.dtype);
@@ -427,7 +531,9 @@ impl RankTables {
             flags: FlagsMemory::new(device)?,
             leaves: DeviceLeaves::new(device, plan.leaves)?,
             pools: (0..specs.len()).map(|table| planned.pools(table)).collect(),
-            slots: SlotShape::new(specs, partition, planned),
+            slots,
+            proxy,
+            ranks_per_source: plan.ranks_per_source,
             merges: planned.merges,
             device_step: AtomicU64::new(0),
             num_frequent: plan.frequent.tables.iter().map(|place| place.rows).sum(),
@@ -441,9 +547,17 @@ impl RankTables {
 
     pub(super) fn new_route(&self) -> Result<DeviceHybridRoute> {
         let (num_tables, entries) = (self.specs.len(), self.slice_layout.num_entries());
-        let places = |base| RoutePlaces::new(base, num_tables, entries, self.slots);
-        let bytes = places(DevicePtr::NULL).1;
+        let places = |base| {
+            let mut places = Places::default();
+            let asks = AskPlaces::new(base, &mut places, (num_tables, entries), self.slots);
+            let serves = ServePlaces::new(base, &mut places, num_tables, self.served());
+            (asks, serves, places.bytes())
+        };
+        let bytes = places(DevicePtr::NULL).2;
         let memory = DeviceMemory::new(&self.device, "requests of a batch", bytes)?;
+        let (asks, serves, _) = places(memory.ptr());
+        let proxy = self.proxy.as_ref();
+        let proxy = proxy.map(|proxy| proxy.new_route(&self.device, self.slots)).transpose()?;
         Ok(DeviceHybridRoute {
             // A rank that replays and one that does not would wait for each other.
             staging: Staging::new(&self.device, &self.specs, &self.slice_layout, true)?,
@@ -456,13 +570,44 @@ impl RankTables {
                 &self.owned_layout,
                 self.local_bits,
                 self.has_hidden,
-            )?,
-            at: places(memory.ptr()).0,
+            )?
+            .of_sources(if self.merges { self.served().peers } else { 1 }),
+            asks,
+            serves,
+            proxy,
             _memory: memory,
             slots: self.slots,
-            strips: self.slots.largest_strips(),
+            slot_sizes: self.largest_strips(),
+            strips: self.largest_strips(),
             told: Told(Pinned::new(&self.device, Told::BYTES)?),
         })
+    }
+
+    /// Slots of those who ask this owner.
+    fn served(&self) -> SlotShape {
+        self.proxy.as_ref().map_or(self.slots, |proxy| proxy.slots)
+    }
+
+    /// Elements of all slots of vectors that this owner sends.
+    pub(super) fn send_elements(&self) -> usize {
+        self.served().elements * self.served().peers
+    }
+
+    /// Strips that are whole slots.
+    pub(super) fn largest_strips(&self) -> StripSizes {
+        let SlotShape { words, elements, .. } = self.served();
+        let inside =
+            self.proxy.as_ref().map_or([0; 2], |_| [self.slots.words, self.slots.elements]);
+        StripSizes { id_words: words, elements, inside }
+    }
+
+    /// What the first batch is expected to need: a little more than an even share.
+    pub(super) fn first_strips(&self) -> StripSizes {
+        let largest = self.largest_strips();
+        let words_inside = self.proxy.as_ref().map_or(0, |_| self.slots.first_words());
+        let inside = [words_inside, largest.inside[1]];
+        let first = StripSizes { id_words: self.served().first_words(), inside, ..largest };
+        first.class_for_another(largest)
     }
 
     pub(super) fn check_flags(&self) -> Result<()> {

@@ -19,10 +19,6 @@
 
 #define IN_REPLICA 0x80000000u
 #define NO_PLACE 0xffffffffu
-// Words before the numbers of rows: `StripSizes` in hybrid/strips.rs, of the source's longest
-// strips.
-#define HEAD 2u
-
 // `RequestArgs` in hybrid/cuda/launch.rs.
 struct RequestArgs {
   const Table* tables;
@@ -47,6 +43,8 @@ struct RequestArgs {
   // Per owner, bytes that count in its slot of ids and in its slot of gradients; those of all
   // owners one after the other.
   u32* lengths;
+  // Where a proxy asks for its node: what its slots say besides of strips inside the node.
+  const u32* inside;
   Flags* flags;
   u32 num_tables;
   u32 num_owners;
@@ -56,6 +54,10 @@ struct RequestArgs {
   u32 slot_elements;
   // Words of a slot of ids that travel.
   u32 strip_words;
+  // Words before the numbers of rows: `StripSizes` in hybrid/strips.rs.
+  u32 head;
+  // From the number of one table's entries to the next.
+  u32 entry_stride;
 };
 
 // A slot would have to hold so many rows and elements, with those of table `index`.
@@ -100,7 +102,7 @@ __device__ __forceinline__ u64 words_of_rows(const Table& table, u32 count, u32 
 extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const RequestArgs a) {
   const u32 bounds = a.num_owners + 1;
   for (u32 i = threadIdx.x; i < a.num_tables * bounds; i += BLOCK) {
-    const u32 index = i / bounds, count = a.num_entries[2 * index];
+    const u32 index = i / bounds, count = a.num_entries[a.entry_stride * index];
     const u32 entry = entry_at(a, a.tables[index], count, a.bases[i]);
     a.firsts[i] = row_at(a, a.tables[index], count, entry);
     a.firsts[a.num_tables * bounds + i] = entry;
@@ -110,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
   __syncthreads();
   for (u32 owner = threadIdx.x; owner < a.num_owners; owner += BLOCK) {
     u32 rows = 0, elements = 0;
-    u32* counts = a.ids + static_cast<u64>(owner) * a.slot_words + HEAD;
+    u32* counts = a.ids + static_cast<u64>(owner) * a.slot_words + a.head;
     for (u32 index = 0; index < a.num_tables; index++) {
       const Table& table = a.tables[index];
       const u32* first = a.firsts + index * bounds + owner;
@@ -130,13 +132,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
         raise_full(a, index, rows + words, elements + numbers);
       }
     }
-    u32 words = HEAD + a.num_tables + rows;
+    u32 words = a.head + a.num_tables + rows;
     atomicMax(&most_words, words);
     atomicMax(&most_elements, elements);
     if (words > a.strip_words) {
       // It does not travel whole: no row of it does, and the host asks again with longer strips.
       for (u32 index = 0; index < a.num_tables; index++) counts[index] = 0;
-      words = HEAD + a.num_tables;
+      words = a.head + a.num_tables;
     }
     a.lengths[owner] = words * sizeof(u32);
     a.lengths[a.num_owners + owner] = elements * sizeof(Element<SLOT_TYPE>);
@@ -145,6 +147,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_bounds(const Request
   for (u32 owner = threadIdx.x; owner < a.num_owners; owner += BLOCK) {
     u32* head = a.ids + static_cast<u64>(owner) * a.slot_words;
     head[0] = most_words, head[1] = most_elements;
+    for (u32 i = 2; i < a.head; i++) head[i] = a.inside[i - 2];
   }
 }
 
@@ -170,7 +173,7 @@ __device__ __forceinline__ void request_of_bag(const RequestArgs& a, u32 index, 
   const u32* first = a.firsts + index * bounds + owner;
   const u32 bags = first[1] - first[0];
   const u32 number = entry - table.first_entry - first[a.num_tables * bounds];
-  u32* list = a.ids + static_cast<u64>(owner) * a.slot_words + HEAD + a.num_tables +
+  u32* list = a.ids + static_cast<u64>(owner) * a.slot_words + a.head + a.num_tables +
               a.places[2 * (index * a.num_owners + owner)];
   if (number == 0) {
     list[0] = bags;
@@ -181,12 +184,13 @@ __device__ __forceinline__ void request_of_bag(const RequestArgs& a, u32 index, 
   list[1 + bags + number] = pooled_row(table, a.staged[table.ids + a.values[entry]]);
 }
 
-// Each sorted entry tells its id where the vector will lie; the first of each row requests it.
+// Each sorted entry tells its id where the vector will lie, that of a proxy keeps it; the first of
+// each row requests it.
 extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestArgs a) {
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
-    const u32 end = table.first_entry + a.num_entries[2 * index];
+    const u32 end = table.first_entry + a.num_entries[a.entry_stride * index];
     const u32* bases = a.bases + index * (a.num_owners + 1);
     for (u32 entry = tile * TILE + threadIdx.x; entry < (tile + 1) * TILE && entry < end;
          entry += BLOCK) {
@@ -204,11 +208,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestA
         if (fits && (table.flags & BAGS_TO_OWNERS) != 0) {
           request_of_bag(a, index, table, owner, entry, end, number);
         } else if (is_first && fits) {
-          u32* slot = a.ids + static_cast<u64>(owner) * a.slot_words + HEAD + a.num_tables;
+          u32* slot = a.ids + static_cast<u64>(owner) * a.slot_words + a.head + a.num_tables;
           slot[place[0] + number] = key - bases[owner];
         }
       }
-      a.origins[table.first_entry + a.values[entry]] = origin;
+      // What a proxy asks for goes on to its node in the order of sorted entries.
+      a.origins[a.inside == nullptr ? table.first_entry + a.values[entry] : entry] = origin;
       if (is_first) {
         a.destinations[row] = destination;
       }
@@ -219,9 +224,41 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestA
 // What the host hears, `Told` in hybrid/strips.rs: `generation` is written last.
 struct Told {
   u32 generation;
-  u32 words;
-  u32 elements;
+  // Words and elements, and where nodes merge those inside of nodes.
+  u32 lengths[4];
 };
+
+__device__ __forceinline__ void tell(Told* told, const u32* lengths, u32 generation) {
+  for (u32 i = 0; i < 4; i++) told->lengths[i] = lengths[i];
+  __threadfence_system();
+  store_release_system(&told->generation, generation);
+}
+
+// `MostArgs` in hybrid/cuda/launch.rs.
+struct MostArgs {
+  // Heads of slots, `stride` words apart.
+  const u32* heads;
+  u32* most;
+  const Staged* staged;
+  Told* told;
+  u32 count;
+  u32 stride;
+};
+
+// One thread: the longest strips of so many heads; the host hears of them, where they are those of
+// all ranks.
+extern "C" __global__ void __launch_bounds__(32) longest_strips(const MostArgs a) {
+  if (threadIdx.x != 0) return;
+  u32 most[4] = {0, 0, 0, 0};
+  for (u32 head = 0; head < a.count; head++) {
+    for (u32 i = 0; i < 4; i++) {
+      const u32 length = a.heads[head * a.stride + i];
+      most[i] = length > most[i] ? length : most[i];
+    }
+  }
+  for (u32 i = 0; i < 4; i++) a.most[i] = most[i];
+  if (a.told != nullptr) tell(a.told, most, a.staged->generation);
+}
 
 // `ReceivedArgs` in hybrid/cuda/launch.rs.
 struct ReceivedArgs {
@@ -241,6 +278,11 @@ struct ReceivedArgs {
   // The own batch, as it was staged; in page-locked memory, what the host hears of all ranks'.
   const Staged* staged;
   Told* told;
+  // Of a proxy: how long strips inside its node must be.
+  u32* inside;
+  // Likewise: per entry, where its vector lies among those that owners have sent.
+  const u32* origins;
+  const void* sent;
   // Of tables whose bags owners pool: the leaf of each part.
   const u32* leaves;
   Flags* flags;
@@ -253,6 +295,8 @@ struct ReceivedArgs {
   u32 num_parts;
   // Most bags that one source asks for, of a table.
   u32 max_bags;
+  // Words before the numbers of rows.
+  u32 head;
 };
 
 // The requests of one source, of one table: its rows, the ends of its bags where owners pool them,
@@ -273,7 +317,7 @@ __device__ __forceinline__ Requests requests_of(const ReceivedArgs& a, u32 list,
   const u32* place = a.places + 3 * list;
   const u32 next = source + 1 < a.num_sources ? place[3 * a.num_tables + 2] : a.num_entries[index];
   const u32* words =
-      a.ids + static_cast<u64>(source) * a.slot_words + HEAD + a.num_tables + place[0];
+      a.ids + static_cast<u64>(source) * a.slot_words + a.head + a.num_tables + place[0];
   Requests found = {words, nullptr, 0, place[2], next - place[2],
                     source * a.slot_elements + place[1]};
   if (table.part_step != 0 && found.count > 0) {
@@ -316,11 +360,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_bounds(const Receiv
     u32 rows = 0, elements = 0;
     for (u32 index = 0; index < a.num_tables; index++) {
       const Table& table = a.tables[index];
-      const u32 count = slot[HEAD + index];
+      const u32 count = slot[a.head + index];
       const bool is_pooled = table.part_step != 0 && count > 0;
       // Note: where slots are full, the word after this one's rows is not of this slot.
       const bool has_bags = is_pooled && rows < a.slot_rows;
-      const u32 vectors = has_bags ? slot[HEAD + a.num_tables + rows] : count;
+      const u32 vectors = has_bags ? slot[a.head + a.num_tables + rows] : count;
       const u64 words = words_of_rows(table, count, vectors);
       const u64 numbers = static_cast<u64>(vectors) * table.dim;
       const bool fits = words <= a.slot_rows - rows && numbers <= a.slot_elements - elements &&
@@ -336,10 +380,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_bounds(const Receiv
     a.lengths[source] = elements * sizeof(Element<SLOT_TYPE>);
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    a.told->words = most_words, a.told->elements = most_elements;
-    __threadfence_system();
-    store_release_system(&a.told->generation, a.staged->generation);
+  if (threadIdx.x == 0 && a.inside != nullptr) {
+    a.inside[0] = most_words, a.inside[1] = most_elements;
+  } else if (threadIdx.x == 0 && a.told != nullptr) {
+    const u32 lengths[4] = {most_words, most_elements, 0, 0};
+    tell(a.told, lengths, a.staged->generation);
   }
   for (u32 index = threadIdx.x; index < a.num_tables; index += BLOCK) {
     const u32 capacity = a.tables[index].num_tiles * TILE;
@@ -403,9 +448,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK) owner_pool(const ReceivedArg
   }
 }
 
-// The requested rows, into the slots of vectors: a warp takes 32 sorted entries of one table, a
-// group of lanes copies a row.
-extern "C" __global__ void __launch_bounds__(BLOCK, 4) owner_lookup(const ReceivedArgs a) {
+// A row for each sorted entry into the slots of vectors, where its value says: a warp takes 32
+// entries of one table, a group of lanes copies a row. `from` has a number for each entry, with
+// which `strip_of` loads a strip of it.
+template <class StripOf>
+__device__ __forceinline__ void send_rows(const ReceivedArgs& a, const u32* from,
+                                          StripOf strip_of) {
   const u32 lane = threadIdx.x % 32, group = lane / LANES, warp = threadIdx.x / 32;
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     const u32 index = a.tile_tables[tile];
@@ -416,25 +464,37 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) owner_lookup(const Receiv
     const u32 dim = DIM == 0 ? table.dim : DIM, end = table.first_entry + a.num_entries[index];
     for (u32 first = tile * TILE + warp * 32; first < (tile + 1) * TILE && first < end;
          first += BLOCK) {
-      const u32 mine = first + lane < end ? a.keys[first + lane] : 0;
+      const u32 mine = first + lane < end ? from[first + lane] : 0;
       const u32 to = first + lane < end ? a.values[first + lane] : 0;
 #pragma unroll 4
       for (u32 k = 0; k < 32 / GROUPS; k++) {
         const u32 entry = k * GROUPS + group;
-        const u32 row = __shfl_sync(ALL_LANES, mine, entry),
+        const u32 number = __shfl_sync(ALL_LANES, mine, entry),
                   element = __shfl_sync(ALL_LANES, to, entry);
         for (u32 strip = 0; first + entry < end && strip < num_strips(dim); strip++) {
-          const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
-          const u64 at =
-              static_cast<u64>(is_hidden ? first + entry - table.first_entry : row) * dim +
-              strip * STRIP;
-          const Row strip_of_row =
-              is_hidden ? load_strip<0>(table.weights, at, dim - strip * STRIP)
-                        : load_strip<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
-          store_strip<SLOT_TYPE>(strip_of_row, a.vectors,
+          store_strip<SLOT_TYPE>(strip_of(table, dim, number, first + entry, strip), a.vectors,
                                  static_cast<u64>(element) + strip * STRIP, dim - strip * STRIP);
         }
       }
     }
   }
+}
+
+// The requested rows.
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) owner_lookup(const ReceivedArgs a) {
+  send_rows(a, a.keys, [&](const Table& table, u32 dim, u32 row, u32 entry, u32 strip) {
+    const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
+    const u64 at =
+        static_cast<u64>(is_hidden ? entry - table.first_entry : row) * dim + strip * STRIP;
+    return is_hidden ? load_strip<0>(table.weights, at, dim - strip * STRIP)
+                     : load_strip<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
+  });
+}
+
+// What owners have sent a proxy, to each rank of its node that asked for it.
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) send_to_node(const ReceivedArgs a) {
+  send_rows(a, a.origins, [&](const Table&, u32 dim, u32 origin, u32, u32 strip) {
+    return load_strip<SLOT_TYPE>(a.sent, static_cast<u64>(origin) + strip * STRIP,
+                                 dim - strip * STRIP);
+  });
 }

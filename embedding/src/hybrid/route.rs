@@ -241,6 +241,13 @@ impl HybridRoute {
         }
     }
 
+    /// On a device that has told what the staged batch needs: it is routed again, and tells again.
+    pub fn forget_needed(&self) {
+        if let RouteLocation::Device(route) = &self.at {
+            route.forget_needed();
+        }
+    }
+
     /// On a device, the strips that exchanges of the batch send: whole slots until told otherwise.
     /// Captured work keeps what it was captured with. In the memory of the host: none.
     pub fn strips(&self) -> Option<StripSizes> {

@@ -7,8 +7,7 @@ use super::options::{Deduplicate, HybridOptions, PoolAt};
 use super::partition::{Owner, Partition};
 use super::route::{HybridRoute, OTHER_SET, RouteLocation, Sources, TablePart};
 use super::shape::{
-    FrequentLayout, RouteShape, check_deduplicate, check_merge, check_options, check_pooling,
-    route_shape, shape_of,
+    FrequentLayout, RouteShape, check_merge, check_options, check_pooling, route_shape, shape_of,
 };
 use super::strips::StripSizes;
 use super::table::{HybridTable, build, tensors_of};
@@ -96,7 +95,6 @@ impl HybridSet {
         } else {
             if stream.as_cuda().is_some() {
                 check_on_cuda(registry, specs)?;
-                check_deduplicate(specs, deduplicate)?;
             }
             let shape = route_shape(specs, options);
             let mut first_column = 0;
@@ -107,13 +105,20 @@ impl HybridSet {
                 tensors.push(tensors_of(spec, &tables[table], &set.optimizer));
                 first_column += spec.dim;
             }
+            let num_owners = partition.num_owners();
+            let merged = deduplicate.ranks_per_source();
+            let nodes = num_owners / merged;
+            let of_proxy = (merged > 1).then(|| Planned::of(specs, options, merged, nodes));
+            let asked = if merged > 1 { merged } else { num_owners };
             let plan = RankPlan {
                 specs,
                 tables: &tables,
                 partition: &partition,
                 owner,
                 max_samples: set.max_samples,
-                planned: Planned::of(specs, options),
+                planned: Planned::of(specs, options, 1, asked),
+                of_proxy,
+                ranks_per_source: merged,
                 frequent: &frequent,
                 leaves: sum_parts.leaves(),
                 optimizer: set.optimizer,
@@ -157,7 +162,7 @@ impl HybridSet {
     /// The strips in which requests travel as long as it is not known what batches need.
     pub fn first_strips(&self) -> Option<StripSizes> {
         match &self.at {
-            Location::Device(device) => Some(device.slots.first_strips()),
+            Location::Device(device) => Some(device.first_strips()),
             Location::Local(_) | Location::Host => None,
         }
     }
@@ -384,7 +389,11 @@ impl HybridSet {
     /// requested by all). The caller's buffers for vectors to send and for gradients from sources
     /// are this long. On a CUDA device as [`Self::max_recv_elements`].
     pub fn max_send_elements(&self) -> usize {
-        let Location::Host = self.at else { return self.max_recv_elements() };
+        match &self.at {
+            Location::Local(_) => return 0,
+            Location::Host => {}
+            Location::Device(device) => return device.send_elements(),
+        }
         let shape = self.shape();
         self.elements(&shape.max_send_vectors) * shape.num_sources
     }
@@ -401,7 +410,7 @@ impl HybridSet {
     /// [`Self::max_recv_elements`] long. None in the memory of the host.
     pub fn slots(&self) -> Option<StripSizes> {
         match &self.at {
-            Location::Device(device) => Some(device.slots.largest_strips()),
+            Location::Device(device) => Some(device.largest_strips()),
             _ => None,
         }
     }

@@ -42,20 +42,6 @@ pub(super) fn check_options(specs: &[TableSpec], options: &HybridOptions) {
     }
 }
 
-/// On a device every rank requests unique rows, and requests come from ranks.
-pub(super) fn check_deduplicate(specs: &[TableSpec], deduplicate: Deduplicate) -> Result<()> {
-    match (deduplicate, specs.first()) {
-        (Deduplicate::Node { .. }, Some(spec)) => Err(EmbeddingError::Placement {
-            table: spec.name.clone(),
-            reason:
-                "equal rows are merged on each rank on CUDA devices, not on nodes: use deduplicate \
-                 = rank"
-                    .to_owned(),
-        }),
-        _ => Ok(()),
-    }
-}
-
 /// What tables whose bags are pooled at the owner cannot be, by name.
 pub(super) fn check_pooling(
     registry: &Registry,

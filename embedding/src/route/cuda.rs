@@ -41,7 +41,7 @@ kernel_args! {
         chunk_ends, long_firsts, long_ends, row_numbers, row_starts, totals: DevicePtr;
         stride, num_tables, num_tiles: u32;
         // 0: each entry of an infrequent row is a row of its own.
-        merges: u32;
+        merges, chunk: u32;
     }
 
     struct UniqueArgs {
@@ -65,6 +65,8 @@ pub(crate) struct Sorted {
     key_bits: u32,
     /// Whether equal rows are one.
     merges: bool,
+    /// Entries of a chunk.
+    chunk: usize,
 }
 
 /// Where the lists are.
@@ -144,13 +146,19 @@ impl Sorted {
         let places = |base| SortedPlaces::new(base, layout, key_bits, numbers_rows);
         let memory = DeviceMemory::new(device, "routes of a batch", places(DevicePtr::NULL).1)?;
         let (at, layout) = (places(memory.ptr()).0, Arc::clone(layout));
-        Ok(Self { _memory: memory, at, layout, key_bits, merges: true })
+        Ok(Self { _memory: memory, at, layout, key_bits, merges: true, chunk: CHUNK })
     }
 
     /// The same where equal infrequent rows are one, or each entry is a row of its own: those of
     /// the replica are one in any case.
     pub(crate) fn merging(self, merges: bool) -> Self {
         Self { merges, ..self }
+    }
+
+    /// The same with chunks of so many entries at least: where each of `sources` has a row once, no
+    /// row has several chunks.
+    pub(crate) fn of_sources(self, sources: usize) -> Self {
+        Self { chunk: sources.next_power_of_two().max(CHUNK), ..self }
     }
 
     /// The rows of table `table`, each once, rising, and how many they are.
@@ -285,6 +293,7 @@ impl Sorted {
             num_tables: self.layout.tables.len() as u32,
             num_tiles: self.layout.num_tiles as u32,
             merges: self.merges.into(),
+            chunk: self.chunk as u32,
         };
         let shape = Launch::new(self.tile_blocks(stream), BLOCK);
         stream.run(&ROUTE, &[], "chunks_count", shape, &args);

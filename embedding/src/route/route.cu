@@ -1,7 +1,7 @@
 // Route: staged ids to keys, and sorted keys to chunks of work.
 //
 // A *segment* is a run of equal keys: one row of the batch. It is cut into chunks of at most CHUNK
-// entries, counted from its own first entry, so that how a row's gradients are added up does not
+// entries, or more where told so, counted from its own first entry, so that how a row's gradients are added up does not
 // depend on what else is in the batch.
 
 // `KeysArgs` in route/cuda.rs.
@@ -104,6 +104,8 @@ struct ChunksArgs {
   u32 num_tiles;
   // 0: each entry of an infrequent row is a segment of its own.
   u32 merges;
+  // Entries of a chunk, a power of two; where owners pool bags, CHUNK.
+  u32 chunk;
 };
 
 // What starts and ends at the entries of one thread: ITEMS neighbours of the sorted list.
@@ -140,7 +142,7 @@ __device__ __forceinline__ bool differ(u32 one, u32 other, u64 single) {
 // Marks the ITEMS entries from `at` (counted in the table) on; `keys` are the table's, `count` how
 // many. All threads take part.
 __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first, u32 at,
-                                      u64 single) {
+                                      u64 single, u32 chunk) {
   u32 mine[ITEMS];
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
@@ -170,12 +172,12 @@ __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first
       const bool ends = entry + 1 == count || differ(keys[entry + 1], mine[j], single);
       start = starts ? entry : start;
       const u32 offset = entry - start;
-      const bool is_long = offset >= CHUNK ||
-                           (start + CHUNK < count && !differ(keys[start + CHUNK], mine[j], single));
+      const bool is_long = offset >= chunk ||
+                           (start + chunk < count && !differ(keys[start + chunk], mine[j], single));
       const u32 bit = 1u << j;
       marks.row_starts |= starts ? bit : 0;
-      marks.chunk_starts |= offset % CHUNK == 0 ? bit : 0;
-      marks.chunk_lasts |= ends || offset % CHUNK == CHUNK - 1 ? bit : 0;
+      marks.chunk_starts |= (offset & (chunk - 1)) == 0 ? bit : 0;
+      marks.chunk_lasts |= ends || (offset & (chunk - 1)) == chunk - 1 ? bit : 0;
       marks.row_lasts |= ends ? bit : 0;
       marks.longs |= is_long ? bit : 0;
       marks.long_starts |= starts && is_long ? bit : 0;
@@ -190,7 +192,8 @@ __device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const 
   // Entries of one bag at one owner are one in any case.
   const bool merges = a.merges != 0 || (table.flags & BAGS_TO_OWNERS) != 0;
   const u64 single = merges ? ~0ull : table.num_frequent;
-  return mark(a.keys + table.first_entry, count, first, first + threadIdx.x * ITEMS, single);
+  return mark(a.keys + table.first_entry, count, first, first + threadIdx.x * ITEMS, single,
+              table.part_step == 0 ? a.chunk : CHUNK);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 3) chunks_count(const ChunksArgs a) {

@@ -22,7 +22,7 @@ kernel_args! {
         step: DeviceStep;
         constants: OptimizerConstants;
         seed: u64;
-        num_tables, num_frequent: u32;
+        num_tables, num_frequent, slot_elements, source_ranks: u32;
     }
 }
 
@@ -31,8 +31,9 @@ kernel_args! {
 pub(crate) enum Gradients<'a> {
     /// Those of pooled vectors, and the staged batch.
     OfVectors(&'a Mat, DevicePtr),
-    /// Rows of this type, at the elements that entries' values say.
-    Packed(DevicePtr, DType),
+    /// Rows of this type, at the elements that entries' values say: slots of so many elements, each
+    /// of a source that stands for so many ranks.
+    Packed { first: DevicePtr, dtype: DType, slot_elements: usize, source_ranks: usize },
 }
 
 /// What becomes of a row's summed gradient.
@@ -99,7 +100,13 @@ impl Update<'_> {
         let found = &self.sorted.at;
         let (gradients, stride, staged) = match self.gradients {
             Gradients::OfVectors(mat, staged) => (mat.device_ptr(), mat.stride() as u64, staged),
-            Gradients::Packed(start, _) => (start, 0, DevicePtr::NULL),
+            Gradients::Packed { first, .. } => (first, 0, DevicePtr::NULL),
+        };
+        let (slot_elements, source_ranks) = match self.gradients {
+            Gradients::OfVectors(..) => (0, 0),
+            Gradients::Packed { slot_elements, source_ranks, .. } => {
+                (slot_elements as u32, source_ranks as u32)
+            }
         };
         let none = DeviceStep::default();
         let (step, device_step, seed, constants) = match &self.sink {
@@ -136,6 +143,8 @@ impl Update<'_> {
             step,
             constants,
             seed,
+            slot_elements,
+            source_ranks,
             ..UpdateArgs::default()
         }
     }
@@ -145,7 +154,7 @@ impl Update<'_> {
 pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
     let (instance, dtype, packed) = match update.gradients {
         Gradients::OfVectors(mat, _) => (instance.for_matrix(mat), mat.dtype(), false),
-        Gradients::Packed(_, dtype) => (instance, dtype, true),
+        Gradients::Packed { dtype, .. } => (instance, dtype, true),
     };
     let (into, frequent) = match &update.sink {
         Sink::Step { step, .. } => (Into::Step(&step.optimizer), DType::F32),

@@ -1,8 +1,8 @@
 // Update: the gradients of each row of the batch, summed in a fixed order, and one step of the
 // optimiser on the row.
 //
-// Rows' entries are cut into chunks of at most 32, counted from the row's first. `update_chunks`: a
-// group of lanes sums a chunk, entry after entry; of a row with one chunk it takes the step at
+// Rows' entries are cut into chunks of at most 32 (of ranks' gradients, as many as there are ranks),
+// counted from the row's first. `update_chunks`: a group of lanes sums a chunk, entry after entry; of a row with one chunk it takes the step at
 // once, else it keeps the partial sum. `update_longs`: a block adds the partial sums of one row:
 // eight runs of neighbours, then the runs, each in order. Every row is written once.
 
@@ -74,6 +74,9 @@ struct UpdateArgs {
   // Of the block of frequent gradients.
   u32 num_tables;
   u32 num_frequent;
+  // Of rows: elements of the slot of one source, and of how many ranks a source is.
+  u32 slot_elements;
+  u32 source_ranks;
 };
 
 // A run of entries of one row.
@@ -110,18 +113,89 @@ __device__ __forceinline__ u32 end_of(const UpdateArgs& a, const Table& table, c
   return chunk.end;
 }
 
+#if SOURCE == 1
+// Ranks whose gradients are added up in a tree: 2 to this power.
+#define TREE_LEVELS 3u
+
+__device__ __forceinline__ Row sum_of(Row sum, const Row& other) {
+  add(sum, other);
+#pragma unroll
+  for (u32 v = 0; v < VECTORS; v++) {
+#pragma unroll
+    for (u32 e = 0; e < ELEMENTS; e++) {
+      const float travels = to_float(from_float<Element<VECTOR_TYPE> >(sum.x[v][e]));
+      // What is rounded to −0 is +0, as a sum without parts.
+      sum.x[v][e] = __fadd_rn(travels, 0.0f);
+    }
+  }
+  return sum;
+}
+
+// What has been added up of a row, rank by rank as they rise.
+struct TreeSum {
+  // Of the eights of ranks that have ended, and left halves of subtrees that have not.
+  Row total;
+  Row left[TREE_LEVELS];
+  u32 has_left;
+
+  // Ends rank `rank` with sum `sum`; `next` is the next one.
+  __device__ __forceinline__ void end_rank(Row sum, u32 rank, u32 next) {
+    const u32 differs = rank ^ next;
+#pragma unroll
+    for (u32 level = 0; level < TREE_LEVELS; level++) {
+      if (differs >> level == 1) {
+        left[level] = sum, has_left |= 1u << level;
+      }
+      if (differs >> level > 1 && (has_left >> level & 1) != 0) {
+        sum = sum_of(left[level], sum), has_left &= ~(1u << level);
+      }
+    }
+    if (differs >> TREE_LEVELS != 0) {
+      add(total, sum);
+    }
+  }
+};
+
+// The sum over the entries `begin .. end`, which rise. Those of one rank in order from +0 on; ranks
+// in eights in a tree, rounded wherever two have been added up to what gradients travel as; and the
+// eights in order. So a sum has the same bits where the ranks of a node have been added up before.
+__device__ __forceinline__ Row sum_of_ranks(const UpdateArgs& a, u32 begin, u32 end, u32 columns,
+                                            u32 strip) {
+  Row sum = zeros();
+  if (begin + 1 == end) {
+    add(sum, load_strip<VECTOR_TYPE>(a.gradients, a.values[begin] + strip * STRIP, columns));
+    return sum;
+  }
+  TreeSum tree = {zeros(), {zeros(), zeros(), zeros()}, 0};
+  u32 rank = a.values[begin] / a.slot_elements * a.source_ranks;
+  for (u32 entry = begin; entry < end; entry++) {
+    const u32 value = a.values[entry], of = value / a.slot_elements * a.source_ranks;
+    if (of != rank) {
+      tree.end_rank(sum, rank, of);
+      sum = zeros(), rank = of;
+    }
+    add(sum, load_strip<VECTOR_TYPE>(a.gradients, value + strip * STRIP, columns));
+  }
+  tree.end_rank(sum, rank, 0xffffffffu);
+  return tree.total;
+}
+#endif
+
 // The sum over the entries `begin .. end`, in order from +0 on.
 __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& table,
                                            const Chunk& chunk, u32 columns, u32 strip) {
-  Row sum = zeros();
   const u32 end = end_of(a, table, chunk);
-#if SOURCE == 0
-  const u32 mode = staged_tables(a.staged)[chunk.table].mode;
-  const bool is_plain = mode == 0;
+#if SOURCE == 1
+  // What owners pool are bags: in order, as on one rank.
+  if (table.part_step == 0) {
+    return sum_of_ranks(a, chunk.begin, end, columns, strip);
+  }
+  const u32 mode = 0;
 #else
-  const bool is_plain = true;
+  const u32 mode = staged_tables(a.staged)[chunk.table].mode;
 #endif
-  if (is_plain) {
+  Row sum = zeros();
+  if (mode == 0) {
     // Without a branch on the entries several gradients are on their way at a time.
 #pragma unroll 4
     for (u32 entry = chunk.begin; entry < end; entry++) {

@@ -14,6 +14,8 @@ pub struct Rank {
     pub route: HybridRoute,
     pub send_rows: (Arena, Mat),
     pub recv_rows: (Arena, Mat),
+    /// Inside nodes and across, where these merge requests.
+    pub by_node: Option<[(Arena, Mat); 2]>,
     pub frequent: (Arena, Mat),
     pub samples: usize,
 }
@@ -25,6 +27,16 @@ pub struct Ways<'a> {
     pub pool_at: &'a [PoolAt],
     /// Of each rank.
     pub sum_blocks: usize,
+}
+
+impl Ways<'_> {
+    /// Ranks whose requests are merged.
+    fn ranks_of_node(&self) -> usize {
+        match self.deduplicate {
+            Deduplicate::Node { ranks } => ranks,
+            _ => 1,
+        }
+    }
 }
 
 impl Default for Ways<'_> {
@@ -39,6 +51,8 @@ pub struct Ranks {
     stream: Stream,
     optimizer: Optimizer,
     step: DeviceMemory,
+    /// Ranks of a node that merges requests; 1: none does.
+    ranks_of_node: usize,
     num_batches: usize,
     pub num_asked_again: usize,
 }
@@ -64,16 +78,21 @@ impl Ranks {
             };
             let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
             set.set_device_step(step.ptr());
-            let len = set.max_send_elements();
-            assert_eq!(len, partition.num_owners() * set.slots().unwrap().elements);
+            let [asked, served] = [set.max_recv_elements(), set.max_send_elements()];
+            let peers = partition.num_owners() / ways.ranks_of_node();
+            assert_eq!(served, peers * set.slots().unwrap().elements);
             // What no one wrote must not be read: it would show.
-            let slots = || slots_on(stream, ways.slots.dtype, len);
+            let slots = |len| slots_on(stream, ways.slots.dtype, len);
             let frequent = set.frequent_len().max(1);
             let frequent = matrix_on(stream, 1, frequent, &vec![f32::NAN; frequent]);
             Rank {
                 route: set.new_route().unwrap(),
-                send_rows: slots(),
-                recv_rows: slots(),
+                send_rows: slots(served),
+                recv_rows: slots(asked),
+                by_node: match ways.deduplicate {
+                    Deduplicate::Node { ranks } if ranks > 1 => Some([slots(asked), slots(served)]),
+                    _ => None,
+                },
                 frequent,
                 set,
                 samples: 0,
@@ -82,7 +101,8 @@ impl Ranks {
         let ranks = (0..partition.num_owners()).map(rank).collect();
         let (num_batches, num_asked_again) = (0, 0);
         let (stream, optimizer) = (stream.clone(), plan.optimizer);
-        Self { ranks, stream, optimizer, step, num_batches, num_asked_again }
+        let ranks_of_node = ways.ranks_of_node();
+        Self { ranks, stream, optimizer, step, ranks_of_node, num_batches, num_asked_again }
     }
 
     fn bounds(&self, samples: usize) -> Vec<usize> {
@@ -90,14 +110,20 @@ impl Ranks {
         (0..=self.ranks.len()).map(|rank| (rank * len).min(samples)).collect()
     }
 
-    /// Copies slot `to` of each rank `from` to slot `from` of rank `to`.
-    fn exchange(
+    /// Copies slot `to` of each rank `from` to slot `from` of rank `to`, among all or as groups say:
+    /// the group of a rank, and its place there.
+    fn exchange_in(
         &self,
         (stride, bytes): (usize, usize),
+        group: impl Fn(usize) -> (usize, usize),
         slots: impl Fn(&Rank) -> (DevicePtr, DevicePtr),
     ) {
         for (from, sender) in self.ranks.iter().enumerate() {
             for (to, receiver) in self.ranks.iter().enumerate() {
+                let [(group_from, from), (group_to, to)] = [group(from), group(to)];
+                if group_from != group_to {
+                    continue;
+                }
                 let (source, target) = (slots(sender).0, slots(receiver).1);
                 let (source, target) = (source.offset(to * stride), target.offset(from * stride));
                 self.stream.cuda_body().copy(target, source, bytes);
@@ -105,12 +131,102 @@ impl Ranks {
         }
     }
 
-    /// Bytes from one peer's slot of vectors to the next, and of a strip.
-    fn vector_bytes(&self) -> (usize, usize) {
+    fn exchange(&self, sizes: (usize, usize), slots: impl Fn(&Rank) -> (DevicePtr, DevicePtr)) {
+        self.exchange_in(sizes, |rank| (0, rank), slots);
+    }
+
+    fn exchange_inside(
+        &self,
+        sizes: (usize, usize),
+        slots: impl Fn(&Rank) -> (DevicePtr, DevicePtr),
+    ) {
+        let ranks = self.ranks_of_node;
+        self.exchange_in(sizes, |rank| (rank / ranks, rank % ranks), slots);
+    }
+
+    fn exchange_across(
+        &self,
+        sizes: (usize, usize),
+        slots: impl Fn(&Rank) -> (DevicePtr, DevicePtr),
+    ) {
+        let ranks = self.ranks_of_node;
+        self.exchange_in(sizes, |rank| (rank % ranks, rank / ranks), slots);
+    }
+
+    /// Bytes from one peer's slot of vectors to the next, and of a strip: between owners and those
+    /// who ask them, and inside nodes.
+    fn vector_bytes(&self) -> [(usize, usize); 2] {
         let rank = &self.ranks[0];
         let of_element = rank.send_rows.1.dtype().bytes();
-        let bytes = |strips: Option<StripSizes>| of_element * strips.unwrap().elements;
-        (bytes(rank.set.slots()), bytes(rank.route.strips()))
+        let (slots, strips) = (rank.set.slots().unwrap(), rank.route.strips().unwrap());
+        [(slots.elements, strips.elements), (slots.inside[1], strips.inside[1])]
+            .map(|(slot, strip)| (of_element * slot, of_element * strip))
+    }
+
+    fn exchange_ids(&self) {
+        if self.ranks_of_node == 1 {
+            let slots = self.ranks[0].route.id_slots();
+            return self.exchange((slots.stride, slots.bytes_per_peer), |rank| {
+                (rank.route.id_slots().from, rank.route.id_slots().to)
+            });
+        }
+        let of = |which: usize| move |rank: &Rank| rank.route.id_slots_by_node()[which];
+        let sizes = |which| {
+            let slots = of(which)(&self.ranks[0]);
+            (slots.stride, slots.bytes_per_peer)
+        };
+        let ends = |which: usize| move |rank: &Rank| (of(which)(rank).from, of(which)(rank).to);
+        self.exchange_inside(sizes(0), ends(0));
+        for rank in &self.ranks {
+            rank.set.merge_in_node(&self.stream, &rank.route);
+        }
+        self.exchange_across(sizes(1), ends(1));
+        for rank in &self.ranks {
+            rank.set.write_strip_sizes(&self.stream, &rank.route);
+        }
+        for (from, sender) in self.ranks.iter().enumerate() {
+            for (to, receiver) in self.ranks.iter().enumerate() {
+                let (from_node, place) = (from / self.ranks_of_node, from % self.ranks_of_node);
+                if from_node == to / self.ranks_of_node {
+                    let (from, to) = (sender.route.size_slots(), receiver.route.size_slots());
+                    let bytes = from.bytes_per_peer;
+                    self.stream.cuda_body().copy(to.to.offset(place * bytes), from.from, bytes);
+                }
+            }
+        }
+        for rank in &self.ranks {
+            rank.set.tell_strip_sizes(&self.stream, &rank.route);
+        }
+    }
+
+    fn exchange_vectors(&self) {
+        let [owners, inside] = self.vector_bytes();
+        let place = |(_, mat): &(Arena, Mat)| mat.device_ptr();
+        if self.ranks_of_node == 1 {
+            return self.exchange(owners, |rank| (place(&rank.send_rows), place(&rank.recv_rows)));
+        }
+        let of = |rank: &Rank, which: usize| place(&rank.by_node.as_ref().unwrap()[which]);
+        self.exchange_across(owners, |rank| (place(&rank.send_rows), of(rank, 1)));
+        for Rank { set, route, by_node, .. } in &self.ranks {
+            let [inside, across] = by_node.as_ref().unwrap();
+            set.send_to_node(&self.stream, route, &across.1, &inside.1);
+        }
+        self.exchange_inside(inside, |rank| (of(rank, 0), place(&rank.recv_rows)));
+    }
+
+    fn exchange_gradients(&self) {
+        let [owners, inside] = self.vector_bytes();
+        let place = |(_, mat): &(Arena, Mat)| mat.device_ptr();
+        if self.ranks_of_node == 1 {
+            return self.exchange(owners, |rank| (place(&rank.recv_rows), place(&rank.send_rows)));
+        }
+        let of = |rank: &Rank, which: usize| place(&rank.by_node.as_ref().unwrap()[which]);
+        self.exchange_inside(inside, |rank| (place(&rank.recv_rows), of(rank, 0)));
+        for Rank { set, route, by_node, .. } in &self.ranks {
+            let [inside, across] = by_node.as_ref().unwrap();
+            set.add_up_in_node(&self.stream, route, &inside.1, &across.1);
+        }
+        self.exchange_across(owners, |rank| (of(rank, 1), place(&rank.send_rows)));
     }
 
     /// Ranks ask owners for the rows of a batch.
@@ -126,10 +242,7 @@ impl Ranks {
                 rank.set.route(&self.stream, ids, 1, &mut rank.route).unwrap();
             });
         }
-        let slots = self.ranks[0].route.id_slots();
-        self.exchange((slots.stride, slots.bytes_per_peer), |rank| {
-            (rank.route.id_slots().from, rank.route.id_slots().to)
-        });
+        self.exchange_ids();
         for rank in &mut self.ranks {
             rank.set.receive_requests(&self.stream, &mut rank.route).unwrap();
         }
@@ -147,27 +260,39 @@ impl Ranks {
     /// what the batch needs and no more.
     pub fn forward(&mut self, tables: &[Bags]) -> Vec<f32> {
         self.num_batches += 1;
-        let short = 2 + tables.len() + 5;
+        // Of ids between owners and those who ask them, or inside nodes: one, or the other, or both.
+        let short = 4 + tables.len() + 5;
         if self.num_batches % 2 == 1 {
-            self.set_strips(|strips| strips.id_words = short);
+            let inside = self.ranks_of_node > 1 && self.num_batches % 4 == 1;
+            self.set_strips(|strips| match inside {
+                true => strips.inside[0] = short,
+                false => strips.id_words = short,
+            });
         }
-        self.ask(tables);
-        self.stream.synchronize().unwrap();
-        let needed: Vec<_> =
-            self.ranks.iter().map(|rank| rank.route.needed_strips().unwrap()).collect();
-        assert!(needed.iter().all(|other| other == &needed[0]), "{needed:?}");
-        if needed[0].id_words > self.ranks[0].route.strips().unwrap().id_words {
-            self.num_asked_again += 1;
-            self.set_strips(|strips| strips.id_words = needed[0].id_words);
+        let needed = loop {
             self.ask(tables);
-        }
-        self.set_strips(|strips| strips.elements = needed[0].elements);
+            self.stream.synchronize().unwrap();
+            let needed: Vec<_> =
+                self.ranks.iter().map(|rank| rank.route.needed_strips().unwrap()).collect();
+            assert!(needed.iter().all(|other| other == &needed[0]), "{needed:?}");
+            if !self.ranks[0].route.strips().unwrap().cuts(needed[0]) {
+                break needed[0];
+            }
+            // Where requests were cut inside nodes, it is not known yet what nodes ask for.
+            self.num_asked_again += 1;
+            self.set_strips(|strips| {
+                strips.id_words = strips.id_words.max(needed[0].id_words);
+                strips.inside[0] = strips.inside[0].max(needed[0].inside[0]);
+            });
+        };
+        self.set_strips(|strips| {
+            strips.elements = needed.elements;
+            strips.inside[1] = needed.inside[1];
+        });
         for rank in &self.ranks {
             rank.set.owner_lookup(&self.stream, &rank.route, &rank.send_rows.1).unwrap();
         }
-        self.exchange(self.vector_bytes(), |rank| {
-            (rank.send_rows.1.device_ptr(), rank.recv_rows.1.device_ptr())
-        });
+        self.exchange_vectors();
         let mut all = Vec::new();
         for rank in &self.ranks {
             let width = rank.set.width();
@@ -211,9 +336,7 @@ impl Ranks {
             sums.resize(block.len(), 0.0);
             sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
         }
-        self.exchange(self.vector_bytes(), |rank| {
-            (rank.recv_rows.1.device_ptr(), rank.send_rows.1.device_ptr())
-        });
+        self.exchange_gradients();
         for rank in &self.ranks {
             rank.frequent.1.copy_from(&sums).unwrap();
             let (set, send_rows) = (&rank.set, &rank.send_rows.1);

@@ -35,7 +35,7 @@ impl Pairs {
     /// Sent over needed, of vectors and of gradients: their length is known.
     pub(crate) fn of_vectors(&self) -> f64 {
         let elements = self.fullest().ceil() as usize;
-        let sizes = StripSizes { id_words: 0, elements };
+        let sizes = StripSizes { elements, ..StripSizes::default() };
         self.share(sizes.class(LARGEST).elements)
     }
 
@@ -43,12 +43,13 @@ impl Pairs {
     /// little longer.
     pub(crate) fn of_requests(&self) -> f64 {
         let id_words = self.fullest().ceil() as usize;
-        let sizes = StripSizes { id_words, elements: 0 };
+        let sizes = StripSizes { id_words, ..StripSizes::default() };
         self.share(sizes.class_for_another(LARGEST).id_words)
     }
 }
 
-const LARGEST: StripSizes = StripSizes { id_words: usize::MAX, elements: usize::MAX };
+const LARGEST: StripSizes =
+    StripSizes { id_words: usize::MAX, elements: usize::MAX, inside: [usize::MAX; 2] };
 
 #[cfg(test)]
 mod tests {

@@ -2,8 +2,9 @@
 
 use super::ranges::BLOCKS_OF_RANK;
 use super::{
-    CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice, Interaction,
-    Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, Sharded, TableRows, TransportChoice, seconds,
+    AllToAll, CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice,
+    Interaction, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, Sharded, TableRows,
+    TransportChoice, seconds,
 };
 use crate::config::preset;
 use crate::error::{Error, Result};
@@ -461,25 +462,22 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
 /// What ranks on devices cannot do: docs/hybrid.md says why.
 fn refuse_on_devices(config: &Config) -> Result<()> {
     let comm = &config.comm;
-    let refused = [
-        (
-            comm.deduplicate == DeduplicateChoice::Node,
-            format!("comm.deduplicate = {}", quoted(&comm.deduplicate)),
-            "\"rank\" and \"off\": what a node merges has to be counted by a host",
-        ),
-        (
-            comm.ids == IdsChoice::Known,
+    if comm.ids == IdsChoice::Known {
+        return Err(Error::unsupported(
             format!("comm.ids = {}", quoted(&comm.ids)),
-            "\"exchange\": each device would sort the ids of all ranks",
-        ),
-    ];
-    match refused.into_iter().find(|(refused, ..)| *refused) {
-        Some((_, setting, instead)) => Err(Error::unsupported(
-            setting,
-            format!("with run.device = \"cuda\" this build has {instead}"),
-        )),
-        None => Ok(()),
+            "with run.device = \"cuda\" this build has \"exchange\": each device would sort the ids \
+             of all ranks",
+        ));
     }
+    if comm.deduplicate == DeduplicateChoice::Node && comm.exchange == AllToAll::Flat {
+        return Err(Error::contradiction(
+            format!("comm.deduplicate = {}", quoted(&comm.deduplicate)),
+            format!("comm.exchange = {}", quoted(&comm.exchange)),
+            "devices merge the rows of a node where they exchange inside it first: leave \
+             comm.exchange unset",
+        ));
+    }
+    Ok(())
 }
 
 /// The TOML form of a setting, quotes included.

@@ -225,8 +225,9 @@ impl Model {
         let compute = compute(config.train.precision).on(&stream.device());
         let sizes = Sizes::of(config, parts.communicator.num_ranks(), compute);
         let tables = build_tables(config, table_rows, stream, &sizes, &parts)?;
-        let exchanged = exchanged(&tables, deduplicates_by_node(config, &parts));
         let on_device = stream.as_cuda().is_some();
+        let by_node = deduplicates_by_node(config, &parts);
+        let exchanged = exchanged(&tables, by_node, on_device);
         let Planned { plans, bottom, cross, top, slots, dense } =
             Planned::new(config, &sizes, (compute, on_device), &exchanged);
         let parameters = plans.parameters.clone();
@@ -294,7 +295,8 @@ impl Model {
         };
         let num_shares = if knows_all_ids { sizes.ranks } else { 0 };
         let batches = ids.batches.map(|(labels, dense)| (mat(labels), mat(dense)));
-        let slots = batch_slots(&tables, routes, batches, by_node, num_shares);
+        let has_proxies = by_node && tables.slots().is_none();
+        let slots = batch_slots(&tables, routes, batches, has_proxies, num_shares);
         let rank = parts.communicator.rank().0;
         let dense_sums = ids.leading.dense_sums.map(leading);
         Self {
@@ -515,14 +517,22 @@ fn compute(precision: Precision) -> Compute {
 }
 
 /// What travels to and from the rank of these tables.
-fn exchanged(tables: &HybridSet, by_node: bool) -> Exchanged {
-    let proxy = by_node.then(|| tables.new_node_proxy());
+fn exchanged(tables: &HybridSet, by_node: bool, on_device: bool) -> Exchanged {
+    let (recv_rows, send_rows) = (tables.max_recv_elements(), tables.max_send_elements());
+    let [inside, across] = match (by_node, on_device) {
+        (false, _) => [0; 2],
+        (true, true) => [recv_rows, send_rows],
+        (true, false) => {
+            let proxy = tables.new_node_proxy();
+            [proxy.max_elements_inside(), proxy.max_elements_across()]
+        }
+    };
     Exchanged {
         dtype: tables.slot_dtype().unwrap_or(DType::F32),
-        recv_rows: tables.max_recv_elements(),
-        send_rows: tables.max_send_elements(),
-        inside: proxy.as_ref().map_or(0, |proxy| proxy.max_elements_inside()),
-        across: proxy.as_ref().map_or(0, |proxy| proxy.max_elements_across()),
+        recv_rows,
+        send_rows,
+        inside,
+        across,
         frequent: tables.frequent_len(),
     }
 }

@@ -249,14 +249,20 @@ impl RankWorker {
     /// Makes the strips of the batch of now as long as it needs; where they were too short when it
     /// was asked for, it is asked for again, on all ranks.
     fn fit_strips(&mut self) -> Result<()> {
-        let [now, other] = [self.now, 1 - self.now].map(|slot| &self.model.slots[slot]);
-        let Some(needed) = self.model.needed_strips(now, other)? else { return Ok(()) };
-        let is_cut = now.is_cut(needed);
-        self.model.fit_strips(now, needed);
-        self.needed[0] = Some(needed);
-        match is_cut {
-            true => self.prepare_again(),
-            false => Ok(()),
+        let mut routed_by = 1 - self.now;
+        loop {
+            let [now, before] = [self.now, routed_by].map(|slot| &self.model.slots[slot]);
+            let Some(needed) = self.model.needed_strips(now, before)? else { return Ok(()) };
+            let is_cut = now.is_cut(needed);
+            self.model.fit_strips(now, needed);
+            self.needed[0] = Some(needed);
+            if !is_cut {
+                return Ok(());
+            }
+            now.route().forget_needed();
+            self.prepare_again()?;
+            self.model.slots[self.now].mark_end(self.lanes.stream(Lane::Dense).cuda_body());
+            routed_by = self.now;
         }
     }
 
@@ -462,6 +468,7 @@ impl RankWorker {
                 self.needed[1] = needed;
                 let Some(needed) = needed.filter(|needed| slot.is_cut(*needed)) else { break };
                 model.fit_strips(slot, needed);
+                slot.route().forget_needed();
             }
             self.needed[1].iter().for_each(|needed| model.fit_strips(slot, *needed));
             forward = rest;

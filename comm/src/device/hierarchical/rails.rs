@@ -7,20 +7,39 @@ use crate::device::nccl::Piece;
 use crate::device::{Blocks, ByNode, end};
 use crate::error::Result;
 use headlong_device::Stream;
+use headlong_device::cuda::DevicePtr;
 
-impl ByNode for HierarchicalCollectives {
-    fn all_to_all_inside(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
+impl HierarchicalCollectives {
+    fn move_inside(&self, stream: &Stream, blocks: Blocks, to_stride: usize) -> Result<()> {
         let Blocks { from, to, stride, bytes_per_peer: bytes, .. } = blocks;
         let brought = match &self.inside {
-            Inside::Memory(peers) => return peers.all_to_all_v(stream, blocks),
+            Inside::Memory(peers) => return peers.all_to_all_v(stream, blocks, to_stride),
             Inside::Nccl(brought) => brought,
         };
         self.enqueue("all_to_all_inside", stream, |cuda| {
             let peers = || self.nodes.peers().iter().enumerate();
-            let sends = peers().map(|(i, &peer)| Piece::new(peer, from.offset(i * stride), bytes));
-            let receives = peers().map(|(i, &peer)| Piece::new(peer, to.offset(i * stride), bytes));
-            Ok(brought.nccl.exchange(cuda, sends, receives)?)
+            let pieces = |at: DevicePtr, stride: usize| {
+                peers().map(move |(i, &peer)| Piece::new(peer, at.offset(i * stride), bytes))
+            };
+            Ok(brought.nccl.exchange(cuda, pieces(from, stride), pieces(to, to_stride))?)
         })
+    }
+}
+
+impl ByNode for HierarchicalCollectives {
+    fn all_to_all_inside(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
+        self.move_inside(stream, blocks, blocks.stride)
+    }
+
+    fn all_gather_inside(
+        &self,
+        stream: &Stream,
+        from: DevicePtr,
+        to: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
+        let (stride, bytes_per_peer, lengths) = (0, bytes, DevicePtr::NULL);
+        self.move_inside(stream, Blocks { from, to, stride, bytes_per_peer, lengths }, bytes)
     }
 
     fn sends_what_counts_inside(&self) -> bool {

@@ -172,8 +172,14 @@ impl Peers {
         })
     }
 
-    /// Each rank of the group pushes what counts of its blocks into the memory of the others.
-    pub(in crate::device) fn all_to_all_v(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
+    /// Each rank of the group pushes what counts of its blocks into the memory of the others, where
+    /// that of a rank lies `to_stride` bytes after the one before.
+    pub(in crate::device) fn all_to_all_v(
+        &self,
+        stream: &Stream,
+        blocks: Blocks,
+        to_stride: usize,
+    ) -> Result<()> {
         let part = Part {
             operation: "all_to_all",
             size: blocks.bytes_per_peer as u64,
@@ -181,7 +187,7 @@ impl Peers {
             addresses: [blocks.to.0, 0],
         };
         self.enqueue(stream, part, |cuda, parts| {
-            let place = |part: &Part| part.first().offset(self.index * blocks.stride);
+            let place = |part: &Part| part.first().offset(self.index * to_stride);
             let to: Vec<DevicePtr> = parts.iter().map(place).collect();
             push(cuda, &blocks, &to, (self.index + 1) % parts.len());
         })

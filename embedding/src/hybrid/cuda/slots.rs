@@ -3,19 +3,19 @@
 use crate::hybrid::options::{
     Deduplicate, HybridOptions, PoolAt, SlotOptions, SlotTable, gradients_of,
 };
-use crate::hybrid::partition::{Owner, Partition};
-use crate::hybrid::strips::StripSizes;
 use crate::table::TableSpec;
 use headlong_device::DType;
 
-/// Words before the counts in a slot of ids, as exchange.cu has it.
-const HEAD: usize = 2;
+/// Words before the counts in a slot of ids: two of [`StripSizes`](super::StripSizes), or all of them.
+pub(super) const HEAD: usize = 2;
+pub(super) const HEAD_OF_PROXY: usize = 4;
 
 /// How large slots are.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::hybrid) struct SlotShape {
-    /// Words of a slot of ids: [`HEAD`], one count per table, then rows.
+    /// Words of a slot of ids: those before the counts, one count per table, then rows.
     pub(in crate::hybrid) words: usize,
+    pub(in crate::hybrid) head: usize,
     pub(in crate::hybrid) rows: usize,
     /// Elements of a slot of vectors.
     pub(in crate::hybrid) elements: usize,
@@ -28,10 +28,10 @@ pub(in crate::hybrid) struct SlotShape {
 }
 
 /// What a rank's batch may ask for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(in crate::hybrid) struct Planned<'a> {
     /// Most ids, per table.
-    pub(super) max_ids: &'a [usize],
+    pub(super) max_ids: Vec<usize>,
     max_samples: usize,
     /// Where bags become vectors, per table; none: all on the rank.
     pool_at: &'a [PoolAt],
@@ -43,14 +43,21 @@ pub(in crate::hybrid) struct Planned<'a> {
 }
 
 impl<'a> Planned<'a> {
-    pub(in crate::hybrid) fn of(specs: &[TableSpec], options: &HybridOptions<'a>) -> Self {
+    /// Where `peers` are asked on behalf of `ranks` ranks.
+    pub(in crate::hybrid) fn of(
+        specs: &[TableSpec],
+        options: &HybridOptions<'a>,
+        ranks: usize,
+        peers: usize,
+    ) -> Self {
         let (merges, slots) = (options.deduplicate != Deduplicate::Off, options.slots);
-        let (max_ids, max_samples) = (options.set.max_ids, options.set.max_samples);
+        let max_ids = options.set.max_ids.iter().map(|ids| ids * ranks).collect();
+        let max_samples = options.set.max_samples;
         let mut planned =
             Self { max_ids, max_samples, pool_at: options.pool_at, shares: 1.0, slots, merges };
         let tables = specs.iter().enumerate();
         let tables = tables.map(|(table, spec)| planned.slot_table(table, spec.rows, spec.dim));
-        planned.shares = slots.shares(tables, options.partition.num_owners());
+        planned.shares = slots.shares(tables, peers);
         planned
     }
 
@@ -74,13 +81,20 @@ struct PlannedList {
     words: usize,
 }
 
-/// What one rank's slot for `owner` is planned for, of table `table`.
+/// Those who are asked: how many they are, and the rows of a table that one of them has.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) peers: usize,
+    pub(super) rows: &'a dyn Fn(usize, usize) -> u64,
+}
+
+/// What one rank's slot for `peer` is planned for, of table `table`.
 fn planned_list(
-    partition: &Partition,
-    planned: Planned<'_>,
-    (table, owner): (usize, usize),
+    asked: Asked<'_>,
+    planned: &Planned<'_>,
+    (table, peer): (usize, usize),
 ) -> PlannedList {
-    let (ids, local) = (planned.max_ids[table], partition.local_rows(table, Owner(owner)));
+    let (ids, local) = (planned.max_ids[table], (asked.rows)(table, peer));
     if local == 0 {
         return PlannedList::default();
     }
@@ -88,10 +102,9 @@ fn planned_list(
         // All ids may be of one frequent row.
         return PlannedList { rows: ids, vectors: ids, words: ids };
     }
-    let total: u64 =
-        (0..partition.num_owners()).map(|o| partition.local_rows(table, Owner(o))).sum();
+    let owners = asked.peers;
+    let total: u64 = (0..owners).map(|peer| (asked.rows)(table, peer)).sum();
     // Where the table is one owner's, all ids are.
-    let owners = partition.num_owners();
     let shares = if local == total { owners as f64 } else { planned.shares };
     let slot = planned.slot_table(table, local, 0);
     let rows = slot.rows_of_slot(shares, owners) as usize;
@@ -105,43 +118,49 @@ impl SlotShape {
         gradients_of(self.dtype)
     }
 
-    /// Strips that are whole slots.
-    pub(in crate::hybrid) fn largest_strips(&self) -> StripSizes {
-        StripSizes { id_words: self.words, elements: self.elements }
+    /// A little more than an even share, in words.
+    pub(super) fn first_words(&self) -> usize {
+        self.even_words + 4 * (self.even_words as f64).sqrt() as usize
     }
 
-    /// What the first batch is expected to need: a little more than an even share.
-    pub(in crate::hybrid) fn first_strips(&self) -> StripSizes {
-        let id_words = self.even_words + 4 * (self.even_words as f64).sqrt() as usize;
-        StripSizes { id_words, ..self.largest_strips() }.class_for_another(self.largest_strips())
+    /// The larger of both in everything.
+    pub(super) fn or_larger(self, other: Self) -> Self {
+        Self {
+            words: self.words.max(other.words),
+            rows: self.rows.max(other.rows),
+            elements: self.elements.max(other.elements),
+            even_words: self.even_words.max(other.even_words),
+            ..self
+        }
     }
 
-    pub(in crate::hybrid) fn new(
+    pub(super) fn new(
         specs: &[TableSpec],
-        partition: &Partition,
-        most: Planned<'_>,
+        asked: Asked<'_>,
+        most: &Planned<'_>,
+        head: usize,
     ) -> Self {
-        let peers = partition.num_owners();
+        let peers = asked.peers;
         let (mut rows, mut elements) = (1, 4);
         for owner in 0..peers {
-            let planned = |table| planned_list(partition, most, (table, owner));
+            let planned = |table| planned_list(asked, most, (table, owner));
             rows = rows.max((0..specs.len()).map(|table| planned(table).words).sum());
             let numbers = |(table, spec): (usize, &TableSpec)| planned(table).vectors * spec.dim;
             elements = elements.max(specs.iter().enumerate().map(numbers).sum());
         }
-        let words = (HEAD + specs.len() + rows).next_multiple_of(4);
+        let words = (head + specs.len() + rows).next_multiple_of(4);
         let (elements, dtype) = (elements.next_multiple_of(16), most.slots.dtype);
-        let even_words = HEAD + specs.len() + even_requests(specs, partition, most);
-        Self { words, rows, elements, dtype, peers, even_words }
+        let even_words = head + specs.len() + even_requests(specs, asked, most);
+        Self { words, head, rows, elements, dtype, peers, even_words }
     }
 }
 
 /// Words with which a batch without equal ids asks the busiest owner for rows, if it asks for all
 /// rows alike.
-fn even_requests(specs: &[TableSpec], partition: &Partition, most: Planned<'_>) -> usize {
+fn even_requests(specs: &[TableSpec], asked: Asked<'_>, most: &Planned<'_>) -> usize {
     let of_owner = |owner: usize| -> f64 {
         let of_table = |(table, spec): (usize, &TableSpec)| {
-            let local = partition.local_rows(table, Owner(owner)) as f64;
+            let local = (asked.rows)(table, owner) as f64;
             let rows = most.max_ids[table] as f64 * local / spec.rows as f64;
             match most.pools(table) {
                 true => 1.0 + rows.min(most.max_samples as f64) + rows,
@@ -150,16 +169,11 @@ fn even_requests(specs: &[TableSpec], partition: &Partition, most: Planned<'_>) 
         };
         specs.iter().enumerate().map(of_table).sum()
     };
-    (0..partition.num_owners()).map(of_owner).fold(0.0, f64::max).ceil() as usize
+    (0..asked.peers).map(of_owner).fold(0.0, f64::max).ceil() as usize
 }
 
-/// Most rows of each table that all sources together request of one owner.
-pub(super) fn max_received(
-    num_tables: usize,
-    partition: &Partition,
-    most: Planned<'_>,
-    owner: Owner,
-) -> Vec<usize> {
-    let one = |table| planned_list(partition, most, (table, owner.0)).rows * partition.num_owners();
-    (0..num_tables).map(one).collect()
+/// Most rows of each table that `asked.peers` sources together request of `peer`.
+pub(super) fn max_received(asked: Asked<'_>, most: &Planned<'_>, peer: usize) -> Vec<usize> {
+    let one = |table| planned_list(asked, most, (table, peer)).rows * asked.peers;
+    (0..most.max_ids.len()).map(one).collect()
 }

@@ -1,6 +1,7 @@
 //! The stages of a step among several ranks on a device, as a schedule drives them.
 
-use super::{DeviceHybridRoute, RankTables};
+use super::launch::Asking;
+use super::{DeviceHybridRoute, RankTables, SlotShape};
 use crate::cuda::partial_stride;
 use crate::cuda::table::{Hidden, apply_all, hidden};
 use crate::error::Result;
@@ -28,12 +29,12 @@ impl RankTables {
         hidden(tables.iter().map(|table| table.local.as_ref()), &self.owned_layout.tables)
     }
 
-    fn partials(&self) -> (DevicePtr, usize) {
+    pub(super) fn partials(&self) -> (DevicePtr, usize) {
         (self.partials.ptr(), partial_stride(&self.specs))
     }
 
-    pub(super) fn check_slots(&self, slots: &Mat) {
-        let (found, needed) = (slots.rows() * slots.cols(), self.slots.elements * self.slots.peers);
+    pub(super) fn check_slots(&self, slots: &Mat, shape: SlotShape) {
+        let (found, needed) = (slots.rows() * slots.cols(), shape.elements * shape.peers);
         let name = slots.name();
         assert!(found >= needed, "`{name}` holds all slots: {needed} elements, got {found}");
         let (found, needed) = (slots.dtype(), self.slots.dtype);
@@ -48,7 +49,21 @@ impl RankTables {
     /// Routes the ids that were staged and copied, and writes the requests.
     pub(in crate::hybrid) fn route(&self, stream: &CudaStream, route: &DeviceHybridRoute) {
         route.sorted.route(stream, &self.slice, &route.staging, &self.flags);
-        self.write_requests(stream, route);
+        let asking = Asking {
+            tables: &self.slice,
+            num_tiles: self.slice_layout.num_tiles,
+            sorted: &route.sorted,
+            num_entries: (route.staging.num_entries(), 2),
+            bases: &self.bases,
+            at: &route.asks,
+            slots: self.slots,
+            strip_words: match self.proxy {
+                Some(_) => route.strips.inside[0],
+                None => route.strips.id_words,
+            },
+            inside: DevicePtr::NULL,
+        };
+        self.write_requests(stream, route, &asking);
     }
 
     /// The vectors of all bags, from the slots that owners sent and the replica.
@@ -59,14 +74,14 @@ impl RankTables {
         recv_rows: &Mat,
         vectors: &Mat,
     ) {
-        self.check_slots(recv_rows);
+        self.check_slots(recv_rows, self.slots);
         let from = From {
             tables: self.slice.tables(),
             num_tables: self.specs.len(),
             staged: route.staging.ptr(),
             leaves: self.pools.contains(&true).then(|| (self.leaves.ptr(), self.slots.elements)),
             received: Some(Received {
-                origins: route.at.origins,
+                origins: route.asks.origins,
                 rows: recv_rows.device_ptr(),
                 dtype: recv_rows.dtype(),
             }),
@@ -82,7 +97,7 @@ impl RankTables {
         d_vectors: &Mat,
         [to_owners, frequent]: [&Mat; 2],
     ) {
-        self.check_slots(to_owners);
+        self.check_slots(to_owners, self.slots);
         self.check_frequent(frequent);
         let (to_owners, slots) = (to_owners.device_ptr(), self.slots.gradients());
         let (frequent, dtype) = (frequent.device_ptr(), frequent.dtype());
@@ -93,7 +108,7 @@ impl RankTables {
             tile_tables: self.slice.tile_tables(),
             sorted: &route.sorted,
             gradients: Gradients::OfVectors(d_vectors, route.staging.ptr()),
-            sink: Sink::Write { destinations: route.at.destinations, to_owners, slots, frequent },
+            sink: Sink::Write { destinations: route.asks.destinations, to_owners, slots, frequent },
             partials: self.partials(),
         };
         update(stream, self.instance, &work);
@@ -107,18 +122,23 @@ impl RankTables {
         route: &DeviceHybridRoute,
         from_sources: &Mat,
     ) {
-        self.check_slots(from_sources);
+        self.check_slots(from_sources, self.served());
         let step = self.step();
         let work = Update {
             tables: self.owned.tables(),
             tile_tables: self.owned.tile_tables(),
             sorted: &route.received,
-            gradients: Gradients::Packed(from_sources.device_ptr(), self.slots.gradients()),
+            gradients: Gradients::Packed {
+                first: from_sources.device_ptr(),
+                dtype: self.slots.gradients(),
+                slot_elements: self.served().elements,
+                source_ranks: self.ranks_per_source,
+            },
             sink: Sink::Step { step, seed: self.seed },
             partials: self.partials(),
         };
         update(stream, self.instance, &work);
-        let num_entries = (route.at.num_received, 1);
+        let num_entries = (route.serves.num_entries, 1);
         let lists = (&route.received, &self.owned);
         keep(stream, apply_all(stream, self.hidden(tables), lists, num_entries, &step));
     }

@@ -26,4 +26,6 @@ pub(crate) struct ByNode {
 
 pub(crate) struct Devices {
     pub(crate) ranks: Box<dyn DeviceCollectives>,
+    /// Where equal rows are merged in the node.
+    pub(crate) by_node: Option<ByNode>,
 }

@@ -155,23 +155,43 @@ impl Model {
         if self.on_device() && !self.is_single_rank() {
             let logits = self.config.eval.batch_size.div_ceil(self.communicator.num_ranks())
                 * size_of::<f32>();
+            let by_node = match std::mem::replace(&mut self.exchange, Exchange::None) {
+                Exchange::ByNode(proxies) => Some(proxies),
+                _ => None,
+            };
             let slots = self.tables.slots().map_or(0, |slots| slots.elements);
             let vectors = slots * self.send_rows.dtype().bytes();
-            let ids = self.slots[0].route().id_slots().stride;
+            let route = self.slots[0].route();
+            // Only what goes between nodes needs room on the way.
+            let [block_bytes, rail_bytes] = match by_node {
+                None => [vectors.max(route.id_slots().stride), 0],
+                Some(_) => [0, vectors.max(route.id_slots_by_node()[1].stride)],
+            };
+            drop(route);
             let is_narrow = self.dense_sums.is_some();
             let part = self.divided.as_ref().map(|divided| divided.longest_part(is_narrow));
             let sizes = DeviceSizes {
-                block_bytes: logits.max(vectors).max(ids),
+                block_bytes: logits.max(block_bytes),
+                rail_bytes,
                 sums: self.sum_len(),
                 part: part.unwrap_or(SumLen::of_f32(0)),
             };
             let failed = || exchange_failed("the devices' addresses");
             let ranks = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
+            if by_node.is_some() && ranks.by_node().is_none() {
+                let setting = "comm.deduplicate = \"node\"";
+                let reason = format!(
+                    "between devices nodes merge rows where ranks exchange inside them first, \
+                     and these exchange by {}",
+                    ranks.name()
+                );
+                return Err(Error::unsupported(setting, reason));
+            }
             if self.dense_sums.is_some() {
                 // A captured call may not load what it needs.
                 narrow::load(stream);
             }
-            self.exchange = Exchange::Device(Devices { ranks });
+            self.exchange = Exchange::Device(Devices { ranks, by_node });
         }
         Ok(())
     }

@@ -6,7 +6,8 @@
 //!
 //! Requests travel before that is known, in strips as long as the batch before needed, and a little
 //! longer; those of the first batch, in strips for an even share. Where they were too short, every
-//! rank hears of it, and all ask again.
+//! rank hears of it, and all ask again. Where nodes merge requests that were cut inside them, what
+//! the nodes ask for is known only then: it may take a third time.
 
 use super::{BatchSlot, Model};
 use crate::error::{Result, exchange_failed};
@@ -25,7 +26,7 @@ impl BatchSlot {
 
     /// Whether its batch was asked for with strips that were too short.
     pub(crate) fn is_cut(&self, needed: StripSizes) -> bool {
-        self.strips().is_some_and(|strips| needed.id_words > strips.id_words)
+        self.strips().is_some_and(|strips| strips.cuts(needed))
     }
 
     pub(crate) fn set_strips(&self, strips: StripSizes) {
@@ -75,7 +76,7 @@ impl Model {
 
     /// Sets the strips of a batch that needs these.
     pub(crate) fn fit_strips(&self, slot: &BatchSlot, needed: StripSizes) {
-        slot.set_strips(needed.class(self.slots_of_peers()));
+        slot.set_strips(self.as_carried(needed.class(self.slots_of_peers())));
     }
 
     /// Sets the strips of a batch of which is known what the batch before it needed, if there was
@@ -84,7 +85,16 @@ impl Model {
         if self.chooses_strips() {
             let (slots, first) = (self.slots_of_peers(), || self.tables.first_strips());
             let expected = before.map(|needed| needed.class_for_another(slots)).or_else(first);
-            slot.set_strips(expected.unwrap_or(slots));
+            slot.set_strips(self.as_carried(expected.unwrap_or(slots)));
+        }
+    }
+
+    /// Strips inside nodes are whole slots, where what counts of them travels.
+    fn as_carried(&self, strips: StripSizes) -> StripSizes {
+        let by_node = self.devices().and_then(DeviceCollectives::by_node);
+        match by_node.is_some_and(|halves| halves.sends_what_counts_inside()) {
+            true => StripSizes { inside: self.slots_of_peers().inside, ..strips },
+            false => strips,
         }
     }
 
