@@ -565,13 +565,7 @@ impl RankTables {
             pools: Arc::clone(&self.pools),
             sorted: Sorted::new(&self.device, &self.slice_layout, self.key_bits, true)?
                 .merging(self.merges),
-            received: Sorted::new(
-                &self.device,
-                &self.owned_layout,
-                self.local_bits,
-                self.has_hidden,
-            )?
-            .of_sources(if self.merges { self.served().peers } else { 1 }),
+            received: self.new_received()?,
             asks,
             serves,
             proxy,
@@ -580,6 +574,16 @@ impl RankTables {
             slot_sizes: self.largest_strips(),
             strips: self.largest_strips(),
             told: Told(Pinned::new(&self.device, Told::BYTES)?),
+        })
+    }
+
+    fn new_received(&self) -> Result<Sorted> {
+        let (layout, bits) = (&self.owned_layout, self.local_bits);
+        let received = Sorted::new(&self.device, layout, bits, self.has_hidden)?;
+        // Where ids are not merged, and in bags, a source may have a row many times.
+        Ok(match self.merges && !self.pools.contains(&true) {
+            true => received.of_sources(self.served().peers),
+            false => received,
         })
     }
 

@@ -67,6 +67,8 @@ pub(crate) struct Sorted {
     merges: bool,
     /// Entries of a chunk.
     chunk: usize,
+    /// Whether rows may have several.
+    has_longs: bool,
 }
 
 /// Where the lists are.
@@ -146,7 +148,15 @@ impl Sorted {
         let places = |base| SortedPlaces::new(base, layout, key_bits, numbers_rows);
         let memory = DeviceMemory::new(device, "routes of a batch", places(DevicePtr::NULL).1)?;
         let (at, layout) = (places(memory.ptr()).0, Arc::clone(layout));
-        Ok(Self { _memory: memory, at, layout, key_bits, merges: true, chunk: CHUNK })
+        Ok(Self {
+            _memory: memory,
+            at,
+            layout,
+            key_bits,
+            merges: true,
+            chunk: CHUNK,
+            has_longs: true,
+        })
     }
 
     /// The same where equal infrequent rows are one, or each entry is a row of its own: those of
@@ -155,10 +165,9 @@ impl Sorted {
         Self { merges, ..self }
     }
 
-    /// The same with chunks of so many entries at least: where each of `sources` has a row once, no
-    /// row has several chunks.
+    /// The same where each of so many sources has a row once: no row has several chunks.
     pub(crate) fn of_sources(self, sources: usize) -> Self {
-        Self { chunk: sources.next_power_of_two().max(CHUNK), ..self }
+        Self { chunk: sources.next_power_of_two().max(CHUNK), has_longs: false, ..self }
     }
 
     /// The rows of table `table`, each once, rising, and how many they are.
@@ -194,7 +203,8 @@ impl Sorted {
 
     /// Most chunks and long rows.
     pub(crate) fn most(&self) -> (usize, usize) {
-        (self.layout.num_entries(), self.layout.num_entries() / CHUNK)
+        let entries = self.layout.num_entries();
+        (entries, if self.has_longs { entries / CHUNK } else { 0 })
     }
 
     fn tile_blocks(&self, stream: &CudaStream) -> u32 {

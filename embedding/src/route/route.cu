@@ -104,7 +104,7 @@ struct ChunksArgs {
   u32 num_tiles;
   // 0: each entry of an infrequent row is a segment of its own.
   u32 merges;
-  // Entries of a chunk, a power of two; where owners pool bags, CHUNK.
+  // Entries of a chunk, a power of two.
   u32 chunk;
 };
 
@@ -193,7 +193,7 @@ __device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const 
   const bool merges = a.merges != 0 || (table.flags & BAGS_TO_OWNERS) != 0;
   const u64 single = merges ? ~0ull : table.num_frequent;
   return mark(a.keys + table.first_entry, count, first, first + threadIdx.x * ITEMS, single,
-              table.part_step == 0 ? a.chunk : CHUNK);
+              a.chunk);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 3) chunks_count(const ChunksArgs a) {

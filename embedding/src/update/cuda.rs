@@ -165,8 +165,10 @@ pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
     let (most_chunks, most_longs) = update.sorted.most();
     let chunks = blocks(most_chunks.div_ceil(8 * WARPS), multiprocessors, 16);
     stream.run(&UPDATE, &defines, "update_chunks", Launch::new(chunks, BLOCK), &args);
-    let longs = blocks(most_longs, multiprocessors, 8);
-    stream.run(&UPDATE, &defines, "update_longs", Launch::new(longs, BLOCK), &args);
+    if most_longs > 0 {
+        let longs = blocks(most_longs, multiprocessors, 8);
+        stream.run(&UPDATE, &defines, "update_longs", Launch::new(longs, BLOCK), &args);
+    }
 }
 
 /// Enqueues the steps of frequent rows, from the block that all ranks have added up; `shape` is

@@ -15,6 +15,12 @@ impl Practice {
         }
     }
 
+    /// Of the two halves of one, inside nodes and along rails, where nodes merge between them.
+    pub fn halves_operations(&self) -> usize {
+        let inside = if self.strips.inside { 1 } else { 3 };
+        inside + 2 + self.rails()
+    }
+
     /// Of an all-reduce, without the update of the rows that were summed.
     pub fn all_reduce_operations(&self, way: AllReduce) -> usize {
         // A strip is begun, filled, sent, and looked at when it has come.

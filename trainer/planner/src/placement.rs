@@ -125,6 +125,20 @@ pub struct RowWork {
     /// Variance of what a pair of ranks has for each other: rows, and elements of vectors.
     pub request_variance: f64,
     pub vector_variance: f64,
+    /// Where nodes merge requests.
+    pub of_nodes: NodeWork,
+}
+
+/// What proxies of nodes ask owners for.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct NodeWork {
+    /// Requests of all proxies.
+    pub requests: f64,
+    /// Bytes of f32 vectors that owners answer with.
+    pub vector_bytes: f64,
+    /// Variance of what a proxy asks one owner for: rows, and elements of vectors.
+    pub request_variance: f64,
+    pub vector_variance: f64,
 }
 
 /// What must be known to place tables.
@@ -142,8 +156,9 @@ struct Asked {
     by_rank: f64,
     by_node: f64,
     distinct: f64,
-    /// Of the rows that one rank asks one owner for.
+    /// Of the rows that one rank asks one owner for, and of those that one proxy does.
     variance: f64,
+    node_variance: f64,
 }
 
 impl Placing<'_> {
@@ -313,6 +328,13 @@ impl Placing<'_> {
         let parts = if let Place::ColumnWise { parts, .. } = place { parts as f64 } else { 1.0 };
         work.requests += requests * parts;
         work.vector_bytes += requests * row;
+        if self.practice.variant.merge == Merge::Node {
+            let of_nodes = &mut work.of_nodes;
+            of_nodes.requests += asked.by_node * parts;
+            of_nodes.vector_bytes += asked.by_node * row;
+            of_nodes.request_variance += asked.node_variance;
+            of_nodes.vector_variance += asked.node_variance * (table.dim as f64).powi(2);
+        }
         let variance = match self.practice.variant.merge {
             Merge::Off => asked.lookups / (self.cluster.num_devices() as f64).powi(2),
             Merge::Rank | Merge::Node => asked.variance,
@@ -381,6 +403,8 @@ impl Placing<'_> {
             asked.distinct += met(1.0);
             if self.practice.variant.merge == Merge::Node {
                 asked.by_node += met(nodes);
+                let missed = (-lambda / nodes).exp();
+                asked.node_variance += rows / ranks * missed * (1.0 - missed);
             }
         }
         asked

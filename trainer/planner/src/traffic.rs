@@ -12,8 +12,9 @@ use serde::Serialize;
 
 /// Bytes of a word in a slot between devices: a row, a count.
 const WORD_BYTES: f64 = 4.0;
-/// Words before the counts of tables in such a slot.
+/// Words before the counts of tables in such a slot, and in that of a node's proxy.
 const HEAD_WORDS: f64 = 2.0;
+const HEAD_WORDS_OF_PROXY: f64 = 4.0;
 
 /// Bytes that travel in a step, over all ranks, by distance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -91,11 +92,11 @@ impl Works<'_> {
 
     /// What is sent, where links that carry what counts carry `busy` times as much.
     fn travelling(&self, busy: f64) -> Traffic {
-        let (needed, Lengthened { vectors, ids }) = (self.needed(), self.lengthened());
+        let (needed, [inside, between]) = (self.needed(), self.lengthened());
         let strips = self.practice.strips;
-        let longer = |hops: Hops, ratio: f64| Hops {
-            intra: hops.intra * if strips.inside { ratio } else { busy },
-            inter: hops.inter * if strips.between { ratio } else { busy },
+        let longer = |hops: Hops, ratio: fn(&Lengthened) -> f64| Hops {
+            intra: hops.intra * if strips.inside { ratio(&inside) } else { busy },
+            inter: hops.inter * if strips.between { ratio(&between) } else { busy },
         };
         let heads = self.heads();
         let heads = Hops {
@@ -103,9 +104,9 @@ impl Works<'_> {
             inter: if strips.between { 0.0 } else { heads.inter },
         };
         Traffic {
-            ids: longer(needed.ids, ids) + heads,
-            vectors: longer(needed.vectors, vectors),
-            gradients: longer(needed.gradients, vectors),
+            ids: longer(needed.ids, |ratios| ratios.ids) + heads,
+            vectors: longer(needed.vectors, |ratios| ratios.vectors),
+            gradients: longer(needed.gradients, |ratios| ratios.vectors),
             ..needed
         }
     }
@@ -114,23 +115,68 @@ impl Works<'_> {
     fn heads(&self) -> Hops {
         let Packing::Slots { .. } = self.practice.packing else { return Hops::default() };
         let shape = self.cluster.shape();
-        let pairs = even_hops(&shape, self.ranks * self.ranks);
+        let (ranks, nodes) = (self.ranks, shape.num_nodes() as f64);
+        if self.merges_in_nodes() {
+            return Hops {
+                intra: ranks * (ranks / nodes - 1.0) * WORD_BYTES * self.words_after(HEAD_WORDS),
+                inter: ranks * (nodes - 1.0) * WORD_BYTES * self.words_after(HEAD_WORDS_OF_PROXY),
+            };
+        }
+        let pairs = even_hops(&shape, ranks * ranks);
         on_its_way(&shape, self.practice.variant.exchange, pairs)
-            * (WORD_BYTES * self.words_before_ids())
+            * (WORD_BYTES * self.words_after(HEAD_WORDS))
     }
 
-    fn words_before_ids(&self) -> f64 {
-        HEAD_WORDS + (self.workload.tables.len() + self.practice.num_pooled()) as f64
+    pub(crate) fn merges_in_nodes(&self) -> bool {
+        self.practice.variant.merge == Merge::Node
     }
 
-    fn lengthened(&self) -> Lengthened {
-        let pairs = self.ranks * self.ranks;
-        let (rows, number) = (self.rows, self.ranks * (self.ranks - 1.0));
-        let (mean, variance) = (rows.vector_bytes / 4.0 / pairs, rows.vector_variance);
-        let vectors = Pairs { mean, busiest: mean * rows.imbalance, variance, number };
+    /// Words before the numbers of rows, behind so many.
+    fn words_after(&self, head: f64) -> f64 {
+        head + (self.workload.tables.len() + self.practice.num_pooled()) as f64
+    }
+
+    /// Inside nodes and between them.
+    fn lengthened(&self) -> [Lengthened; 2] {
+        let (ranks, rows, nodes) = (self.ranks, self.rows, self.cluster.shape().num_nodes() as f64);
         let words = rows.requests + rows.pooled_lookups;
-        let (mean, variance) = (words / pairs, rows.request_variance);
-        let busiest = mean * rows.imbalance + self.words_before_ids();
+        // Where nodes merge, a rank asks another of its node for the rows of an owner in each.
+        let owners = if self.merges_in_nodes() { nodes } else { 1.0 };
+        let peers = ranks / owners;
+        let of_ranks = self.longer_than_needed(
+            (rows.vector_bytes, rows.vector_variance * owners),
+            (words, rows.request_variance * owners),
+            peers,
+            HEAD_WORDS,
+        );
+        if !self.merges_in_nodes() {
+            return [of_ranks; 2];
+        }
+        let of_nodes = rows.of_nodes;
+        let of_proxies = self.longer_than_needed(
+            (of_nodes.vector_bytes, of_nodes.vector_variance),
+            (of_nodes.requests, of_nodes.request_variance),
+            nodes,
+            HEAD_WORDS_OF_PROXY,
+        );
+        [of_ranks, of_proxies]
+    }
+
+    /// Where every rank asks so many peers, itself among them: for vectors of so many bytes and
+    /// with so many words, of all ranks, and with which variances between pairs.
+    fn longer_than_needed(
+        &self,
+        (vector_bytes, vector_variance): (f64, f64),
+        (words, word_variance): (f64, f64),
+        peers: f64,
+        head: f64,
+    ) -> Lengthened {
+        let (pairs, number) = (self.ranks * peers, self.ranks * (peers - 1.0));
+        let imbalance = self.rows.imbalance;
+        let (mean, variance) = (vector_bytes / 4.0 / pairs, vector_variance);
+        let vectors = Pairs { mean, busiest: mean * imbalance, variance, number };
+        let (mean, variance) = (words / pairs, word_variance);
+        let busiest = mean * imbalance + self.words_after(head);
         let ids = Pairs { mean, busiest, variance, number };
         Lengthened { vectors: vectors.of_vectors(), ids: ids.of_requests() }
     }

@@ -19,6 +19,9 @@ const SELECT_BYTES: f64 = 80.0;
 const AGAIN: f64 = 0.4;
 /// Operations of a stage that sorts and lists.
 const SORT_KERNELS: f64 = 6.0;
+/// Operations in which proxies tell each other how long strips must be: two kernels, and one
+/// between two barriers.
+const TOLD_KERNELS: f64 = 5.0;
 /// Sums of the chunks of a norm over dense parameters.
 const NORM_BYTES: f64 = 1024.0;
 /// What crosses between nodes is read and written to fill strips, and to take them apart.
@@ -214,10 +217,11 @@ impl<'a> Works<'a> {
         // One rank owns every row and looks rows up where they lie.
         let alone = ranks == 1.0;
         let lookups = (rows.frequent_lookups + rows.infrequent_lookups) / ranks;
-        let asked = rows.requests / ranks * rows.imbalance;
+        let asked = self.asked_of_owners() / ranks * rows.imbalance;
         match name {
             "owner_lookup" => self.answer(asked),
-            "exchange_vectors" | "exchange_gradients" => self.exchange(),
+            "exchange_vectors" => self.exchange().plus(self.send_to_node()),
+            "exchange_gradients" => self.exchange().plus(self.add_up_in_node()),
             "lookup_replicated" => {
                 let found = rows.frequent_lookups / ranks;
                 Work::pass(again(found, rows.frequent_bytes / row) * row).with_rows(found)
@@ -282,10 +286,18 @@ impl<'a> Works<'a> {
         Work { kernels: SORT_KERNELS, bytes, sorted: lookups, ..Work::default() }
     }
 
+    /// Vectors that owners are asked for.
+    fn asked_of_owners(&self) -> f64 {
+        match self.merges_in_nodes() {
+            true => self.rows.of_nodes.requests,
+            false => self.rows.requests,
+        }
+    }
+
     /// Rows that the busiest owner is asked for, those of bags that it pools among them.
     fn rows_of_owner(&self) -> f64 {
         let rows = self.rows;
-        let all = rows.requests - rows.pooled_vectors + rows.pooled_lookups;
+        let all = self.asked_of_owners() - rows.pooled_vectors + rows.pooled_lookups;
         all / self.ranks * rows.imbalance
     }
 
@@ -423,7 +435,7 @@ impl<'a> Works<'a> {
             Packing::Slots { by_node: false } | Packing::None => 0.0,
         };
         Work {
-            kernels: self.practice.all_to_all_operations() as f64,
+            kernels: self.exchange_operations(),
             bytes: packed,
             wire_us: self.exchange_times().forward_us,
             ..Work::default()
@@ -432,15 +444,51 @@ impl<'a> Works<'a> {
 
     fn ids(&self) -> Work {
         let known = self.practice.variant.ids == IdSource::Known;
-        Work {
-            kernels: if self.has_slots() {
-                self.practice.all_to_all_operations() as f64
-            } else {
-                0.0
-            },
+        let exchange = Work {
+            kernels: if self.has_slots() { self.exchange_operations() } else { 0.0 },
             wire_us: if known { 0.0 } else { self.exchange_times().ids_us },
             ..Work::default()
+        };
+        match self.has_slots() && self.merges_in_nodes() {
+            // A sort on the way; and how long strips must be goes around the node.
+            true => {
+                exchange.plus(self.sort(self.rows.requests / self.ranks, SORT_BYTES)).plus(Work {
+                    kernels: if self.practice.strips.between { TOLD_KERNELS } else { 0.0 },
+                    ..Work::default()
+                })
+            }
+            false => exchange,
         }
+    }
+
+    /// Of one exchange between devices.
+    fn exchange_operations(&self) -> f64 {
+        match self.has_slots() && self.merges_in_nodes() {
+            true => self.practice.halves_operations() as f64,
+            false => self.practice.all_to_all_operations() as f64,
+        }
+    }
+
+    /// A proxy reads the vectors of owners, as often as ranks of its node want them, and writes
+    /// them; where nodes merge, and between devices.
+    fn send_to_node(&self) -> Work {
+        if !(self.has_slots() && self.merges_in_nodes()) {
+            return Work::default();
+        }
+        let [handed, asked] =
+            [self.rows.requests, self.rows.of_nodes.requests].map(|rows| rows / self.ranks);
+        let row = self.row * self.wire;
+        Work::pass(again(handed, asked) * row + handed * row).with_rows(handed)
+    }
+
+    /// And it adds up their gradients.
+    fn add_up_in_node(&self) -> Work {
+        if !(self.has_slots() && self.merges_in_nodes()) {
+            return Work::default();
+        }
+        let [added, asked] =
+            [self.rows.requests, self.rows.of_nodes.requests].map(|rows| rows / self.ranks);
+        Work::pass((added + asked) * self.row * self.wire).with_rows(added)
     }
 
     fn layers(&self, part: Part) -> impl Iterator<Item = Layer> {

@@ -122,7 +122,8 @@ impl ProxyTables {
         let memory = DeviceMemory::new(device, "requests of a node", bytes)?;
         let (serves, asks, [sizes, sizes_of_node], _) = places(memory.ptr());
         Ok(ProxyRoute {
-            sorted: Sorted::new(device, &self.layout, self.key_bits, true)?,
+            sorted: Sorted::new(device, &self.layout, self.key_bits, true)?
+                .of_sources(inside.peers),
             _memory: memory,
             serves,
             asks,

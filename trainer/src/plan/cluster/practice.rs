@@ -92,14 +92,16 @@ fn of(config: &Config, shape: &Cluster) -> Practice {
     }
 }
 
-/// Devices merge on the rank or not at all, and ask for rows.
+/// Devices merge on the rank unless asked to merge in the node or not at all, and ask for rows.
 fn between_devices(config: &Config, shape: &Cluster, base: Practice) -> Practice {
     let sizes: Vec<usize> = (0..shape.num_nodes()).map(|node| shape.node_size(node)).collect();
-    let by_node = goes_by_node(&Topology::from_node_sizes(&sizes), config.comm.exchange);
+    let topology = Topology::from_node_sizes(&sizes);
+    let by_node = goes_by_node(&topology, config.comm.exchange);
     Practice {
         variant: Variant {
             merge: match config.comm.deduplicate {
                 DeduplicateChoice::Off => Merge::Off,
+                DeduplicateChoice::Node if topology.aligned_node_size().is_some() => Merge::Node,
                 _ => Merge::Rank,
             },
             exchange: if by_node { Exchange::Hierarchical } else { Exchange::Flat },
