@@ -287,8 +287,8 @@ fn blocks_arrive_as_far_as_they_count() {
     }
 }
 
-/// An exchange in two halves, inside nodes and then along rails, with strips of full rooms and of
-/// half of one: eager, and captured.
+/// An exchange in two halves, inside nodes and then along rails, with strips as long as a block has
+/// room for and half as long: eager, and captured.
 #[test]
 fn blocks_arrive_inside_nodes_and_along_rails() {
     if !has_devices(8) {

@@ -4,6 +4,7 @@
 
 #![cfg(test)]
 
+mod cuda_operations;
 mod cuda_pooling;
 mod made_up;
 
@@ -227,6 +228,11 @@ fn a_captured_step_that_drives_nics_changes_no_bit_and_is_one_launch() {
     for precision in [Precision::Bf16, Precision::F32] {
         let (mut config, communicators) = over_nics(&fabric, AllToAll::Hierarchical, precision);
         let by_nics = run_among(&config, Some(communicators));
+        config.comm.deduplicate = DeduplicateChoice::Node;
+        let merged = run_among(&config, Some(over_nics_of(&fabric, &config)));
+        assert!(merged.losses == by_nics.losses, "{precision:?}: merged in nodes, losses");
+        assert!(merged.digest == by_nics.digest, "{precision:?}: merged in nodes, weights");
+        config.comm.deduplicate = DeduplicateChoice::Rank;
         (config.comm.exchange, config.comm.ranks_per_node) = (AllToAll::Flat, 0);
         let in_memory = run(&config);
         assert_eq!(in_memory.losses, by_nics.losses, "{precision:?}: losses");

@@ -81,7 +81,6 @@ fn bytes(config: &Config, rows: &[u64], batches: &[Batch]) -> [(f64, f64); 2] {
         config,
         rows,
         &headlong::iteration::ranks::local_topology(config),
-        false,
         Some(&statistics),
         &Registry::default(),
     )

@@ -147,7 +147,7 @@ fn bytes(pool_at: PoolAtChoice) -> ([(f64, f64); 2], Vec<PoolAt>) {
     let statistics = statistics_of(&config, &rows, &batches[..16]);
     let (topology, registry) = (local_topology(&config), Registry::default());
     let placement =
-        Placement::new(&config, &rows, &topology, false, Some(&statistics), &registry).unwrap();
+        Placement::new(&config, &rows, &topology, Some(&statistics), &registry).unwrap();
     let config = placement.decide(&config);
     assert_eq!(config.pooled_at(), placement.pool_at);
     let partition = Some(placement.partition);
@@ -195,7 +195,7 @@ fn devices_decide_as_processors_do_and_so_does_the_plan_of_a_cluster() {
         let statistics = statistics_of(&config, &rows, &batches);
         let topology = local_topology(&config);
         let placement =
-            Placement::new(&config, &rows, &topology, false, Some(&statistics), &registry).unwrap();
+            Placement::new(&config, &rows, &topology, Some(&statistics), &registry).unwrap();
         let choices: Vec<_> =
             placement.split.unwrap().tables.iter().map(|table| table.pooling).collect();
         let counted = statistics.tables.iter().map(Frequencies::counted).collect();

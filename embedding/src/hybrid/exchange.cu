@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestA
           slot[place[0] + number] = key - bases[owner];
         }
       }
-      // What a proxy asks for goes on to its node in the order of sorted entries.
+      // A proxy hands its node what it asks for in the order of sorted entries.
       a.origins[a.inside == nullptr ? table.first_entry + a.values[entry] : entry] = origin;
       if (is_first) {
         a.destinations[row] = destination;

@@ -2,7 +2,7 @@
 //! frequent ones.
 
 use super::bags::SumParts;
-use super::cuda::{Planned, RankPlan, RankTables};
+use super::cuda::{RankPlan, RankTables};
 use super::options::{Deduplicate, HybridOptions, PoolAt};
 use super::partition::{Owner, Partition};
 use super::route::{HybridRoute, OTHER_SET, RouteLocation, Sources, TablePart};
@@ -55,11 +55,11 @@ pub struct HybridSet {
 /// Which rows a rank holds, and where.
 pub(super) enum Location {
     /// All of them: it is the only rank.
-    Local(EmbeddingSet),
+    Local(Box<EmbeddingSet>),
     /// A part of them, in the memory of the host.
     Host,
     /// A part of them, in the memory of a device.
-    Device(RankTables),
+    Device(Box<RankTables>),
 }
 
 impl HybridSet {
@@ -91,7 +91,7 @@ impl HybridSet {
             let mut local = EmbeddingSet::with_registry(registry, stream, specs, &set)?;
             local.sum_in_parts(options.pooled_tables(), sum_parts.leaves())?;
             tensors.extend(local.tables().map(|(_, tensors)| tensors.to_vec()));
-            Location::Local(local)
+            Location::Local(Box::new(local))
         } else {
             if stream.as_cuda().is_some() {
                 check_on_cuda(registry, specs)?;
@@ -105,27 +105,11 @@ impl HybridSet {
                 tensors.push(tensors_of(spec, &tables[table], &set.optimizer));
                 first_column += spec.dim;
             }
-            let num_owners = partition.num_owners();
-            let merged = deduplicate.ranks_per_source();
-            let nodes = num_owners / merged;
-            let of_proxy = (merged > 1).then(|| Planned::of(specs, options, merged, nodes));
-            let asked = if merged > 1 { merged } else { num_owners };
-            let plan = RankPlan {
-                specs,
-                tables: &tables,
-                partition: &partition,
-                owner,
-                max_samples: set.max_samples,
-                planned: Planned::of(specs, options, 1, asked),
-                of_proxy,
-                ranks_per_source: merged,
-                frequent: &frequent,
-                leaves: sum_parts.leaves(),
-                optimizer: set.optimizer,
-                seed: set.seed,
-            };
+            let plan = || RankPlan::new(specs, &tables, options, &frequent, sum_parts.leaves());
             match stream.as_cuda() {
-                Some(stream) => Location::Device(RankTables::new(stream.device(), &plan)?),
+                Some(stream) => {
+                    Location::Device(Box::new(RankTables::new(stream.device(), &plan())?))
+                }
                 None => Location::Host,
             }
         };

@@ -1,8 +1,8 @@
 // Route: staged ids to keys, and sorted keys to chunks of work.
 //
 // A *segment* is a run of equal keys: one row of the batch. It is cut into chunks of at most CHUNK
-// entries, or more where told so, counted from its own first entry, so that how a row's gradients are added up does not
-// depend on what else is in the batch.
+// entries, or more where told so, counted from its own first entry, so that how a row's gradients
+// are added up does not depend on what else is in the batch.
 
 // `KeysArgs` in route/cuda.rs.
 struct KeysArgs {

@@ -1,10 +1,11 @@
 // Update: the gradients of each row of the batch, summed in a fixed order, and one step of the
 // optimiser on the row.
 //
-// Rows' entries are cut into chunks of at most 32 (of ranks' gradients, as many as there are ranks),
-// counted from the row's first. `update_chunks`: a group of lanes sums a chunk, entry after entry; of a row with one chunk it takes the step at
-// once, else it keeps the partial sum. `update_longs`: a block adds the partial sums of one row:
-// eight runs of neighbours, then the runs, each in order. Every row is written once.
+// Rows' entries are cut into chunks of at most 32 (what ranks send, as many as there are ranks),
+// counted from the row's first. `update_chunks`: a group of lanes sums a chunk, entry after entry;
+// of a row with one chunk it takes the step at once, else it keeps the partial sum. `update_longs`:
+// a block adds the partial sums of one row: eight runs of neighbours, then the runs, each in order.
+// Every row is written once.
 
 // What gradients come as: 0 those of pooled vectors, by sample; 1 rows, by the element at which
 // each starts.

@@ -110,8 +110,8 @@ impl Ranks {
         (0..=self.ranks.len()).map(|rank| (rank * len).min(samples)).collect()
     }
 
-    /// Copies slot `to` of each rank `from` to slot `from` of rank `to`, among all or as groups say:
-    /// the group of a rank, and its place there.
+    /// Copies slot `to` of each rank `from` to slot `from` of rank `to`, in groups: `group` says
+    /// that of a rank, and its place there.
     fn exchange_in(
         &self,
         (stride, bytes): (usize, usize),
@@ -260,7 +260,7 @@ impl Ranks {
     /// what the batch needs and no more.
     pub fn forward(&mut self, tables: &[Bags]) -> Vec<f32> {
         self.num_batches += 1;
-        // Of ids between owners and those who ask them, or inside nodes: one, or the other, or both.
+        // Of ids inside nodes, or between owners and those who ask them.
         let short = 4 + tables.len() + 5;
         if self.num_batches % 2 == 1 {
             let inside = self.ranks_of_node > 1 && self.num_batches % 4 == 1;

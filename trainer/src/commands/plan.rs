@@ -173,11 +173,11 @@ impl Planned {
         };
         let (split, split_note) = match prepared {
             Some(mut prepared) => {
-                let (topology, separate) = (of_run.topology, place.separate);
-                let here = place.ranks_here.unwrap_or(config.run.ranks);
-                prepared.share_machine(separate.then_some(here), 0);
+                let (topology, here) = (of_run.topology, place.ranks_here);
+                let here = here.unwrap_or(config.run.ranks);
+                prepared.share_machine(place.separate.then_some(here), 0);
                 let split = prepared.placement(&config, topology, place.registry)?.split;
-                (split, source_of_costs(&config, topology, separate)?)
+                (split, source_of_costs(&config, topology)?)
             }
             None if refusal.is_err() => (None, String::new()),
             None => (None, missing_for_a_split(&config)),

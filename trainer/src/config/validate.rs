@@ -465,8 +465,8 @@ fn refuse_on_devices(config: &Config) -> Result<()> {
     if comm.ids == IdsChoice::Known {
         return Err(Error::unsupported(
             format!("comm.ids = {}", quoted(&comm.ids)),
-            "with run.device = \"cuda\" this build has \"exchange\": each device would sort the ids \
-             of all ranks",
+            "with run.device = \"cuda\" this build has \"exchange\": each device would sort the \
+             ids of all ranks",
         ));
     }
     if comm.deduplicate == DeduplicateChoice::Node && comm.exchange == AllToAll::Flat {

@@ -7,7 +7,7 @@ use crate::iteration::share::Share;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology};
 use headlong_device::cuda::DeviceMemory;
 use headlong_device::optimizer::Optimizer;
-use headlong_device::{Arena, DType, Device, Mat, SlotId, Stream};
+use headlong_device::{Arena, Device, Mat, SlotId, Stream};
 use headlong_embedding::hybrid::{
     Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition, SlotOptions,
 };
@@ -227,7 +227,7 @@ impl Model {
         let tables = build_tables(config, table_rows, stream, &sizes, &parts)?;
         let on_device = stream.as_cuda().is_some();
         let by_node = deduplicates_by_node(config, &parts);
-        let exchanged = exchanged(&tables, by_node, on_device);
+        let exchanged = Exchanged::of(&tables, by_node, on_device);
         let Planned { plans, bottom, cross, top, slots, dense } =
             Planned::new(config, &sizes, (compute, on_device), &exchanged);
         let parameters = plans.parameters.clone();
@@ -295,8 +295,7 @@ impl Model {
         };
         let num_shares = if knows_all_ids { sizes.ranks } else { 0 };
         let batches = ids.batches.map(|(labels, dense)| (mat(labels), mat(dense)));
-        let has_proxies = by_node && tables.slots().is_none();
-        let slots = batch_slots(&tables, routes, batches, has_proxies, num_shares);
+        let slots = batch_slots(&tables, routes, batches, by_node, num_shares);
         let rank = parts.communicator.rank().0;
         let dense_sums = ids.leading.dense_sums.map(leading);
         Self {
@@ -513,27 +512,6 @@ fn compute(precision: Precision) -> Compute {
         Precision::Tf32 => Compute::Tf32,
         Precision::Bf16 => Compute::Bf16,
         Precision::F16 => Compute::F16,
-    }
-}
-
-/// What travels to and from the rank of these tables.
-fn exchanged(tables: &HybridSet, by_node: bool, on_device: bool) -> Exchanged {
-    let (recv_rows, send_rows) = (tables.max_recv_elements(), tables.max_send_elements());
-    let [inside, across] = match (by_node, on_device) {
-        (false, _) => [0; 2],
-        (true, true) => [recv_rows, send_rows],
-        (true, false) => {
-            let proxy = tables.new_node_proxy();
-            [proxy.max_elements_inside(), proxy.max_elements_across()]
-        }
-    };
-    Exchanged {
-        dtype: tables.slot_dtype().unwrap_or(DType::F32),
-        recv_rows,
-        send_rows,
-        inside,
-        across,
-        frequent: tables.frequent_len(),
     }
 }
 

@@ -30,21 +30,19 @@ impl Between {
         }
     }
 
-    /// The one of `config`'s ranks on `topology`; `separate`: each is a process of its own. Nodes
-    /// of threads are nodes by name alone.
-    pub fn of_ranks(config: &Config, topology: &Topology, separate: bool) -> Self {
-        let spans_machines = separate && topology.num_nodes() > 1;
+    /// The one of `config`'s ranks on `topology`, whose nodes are taken for machines.
+    pub fn of_ranks(config: &Config, topology: &Topology) -> Self {
         let by_node = goes_by_node(topology, config.comm.exchange);
-        Self::of(config.run.transport, spans_machines, by_node)
+        Self::of(config.run.transport, topology.num_nodes() > 1, by_node)
     }
 }
 
 /// What carries rows between ranks, by the name it has in measurements.
-pub fn carrier(config: &Config, topology: &Topology, separate: bool) -> &'static str {
+pub fn carrier(config: &Config, topology: &Topology) -> &'static str {
     if config.run.device != DeviceChoice::Cuda {
         return config.run.transport.name();
     }
-    match Between::of_ranks(config, topology, separate) {
+    match Between::of_ranks(config, topology) {
         Between::Nccl => "nccl",
         _ => "peer",
     }

@@ -52,7 +52,7 @@ pub fn of(config: &Config, facts: &Facts<'_>) -> Vec<Choice> {
         let topology = topology(config, facts);
         let by_node = goes_by_node(&topology, config.comm.exchange);
         choices.push(Choice::new("devices exchange", exchange(config, by_node)));
-        let between = Between::of_ranks(config, &topology, facts.separate);
+        let between = Between::of_ranks(config, &topology);
         choices.push(Choice::new("carried by", carrier(config.run.transport, between)));
         choices.push(Choice::new("strips", strips(between)));
     }

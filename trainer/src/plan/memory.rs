@@ -129,7 +129,6 @@ impl Lookups {
         let is_planned =
             ranks > 1 || sharing.on_device || config.table.iter().any(|entry| entry.kind.is_some());
         let samples = if is_planned { slots.step.max(slots.evaluation) } else { slots.step };
-        let merges = config.comm.deduplicate != DeduplicateChoice::Off;
         let of_slots = |column: usize| SlotTable {
             ids: (samples * config.max_ids_per_sample(column)) as u64,
             rows: tables[column].rows,
@@ -137,7 +136,8 @@ impl Lookups {
             bags: config.may_pool_at_owner(column).then_some(samples as u64),
         };
         let slot = SlotOptions { dtype: config.slot_dtype(ranks), ..SlotOptions::default() };
-        let shares = slot.shares((0..tables.len()).map(of_slots), ranks);
+        let of_tables: Vec<SlotTable> = (0..tables.len()).map(of_slots).collect();
+        let hops = hops(config, sharing, slot, &of_tables);
         let (mut vectors, mut route) = (Count::ZERO, Count::ZERO);
         for (column, table) in tables.iter().enumerate() {
             let of_sample = config.max_ids_per_sample(column);
@@ -148,34 +148,37 @@ impl Lookups {
                 continue;
             }
             if config.may_pool_at_owner(column) {
-                let (bags, rows) = asked_of_owners(&of_slots(column), shares, sharing);
+                let (bags, rows) = asked_of_owners(&of_tables[column], hops[0].shares, sharing);
                 vectors += bags * table.dim;
                 route += ids * OWN_WORD_BYTES + rows * ASKED_WORD_BYTES;
             }
             if config.pool_at(column) == PoolAtChoice::Owner {
                 continue;
             }
-            let bounded = merges && !config.is_raw(column);
+            let bounded = merges_equal_rows(config, column);
             let most = |rows: u64| if bounded { ids.min(Count::from(rows)) } else { ids };
-            let asked = match sharing.on_device {
-                // Slots of a fixed size, one for each pair of ranks.
-                true => most(of_slots(column).rows_of_slot(shares, ranks)),
-                false => most(table.rows.div_ceil(ranks as u64)),
-            } * ranks;
-            let requested = if sharing.on_device { asked } else { most(table.rows) };
-            vectors += (requested + asked) * table.dim;
-            route += ids * REQUEST_BYTES + asked * ASKED_BYTES;
+            route += ids * REQUEST_BYTES;
+            if !sharing.on_device {
+                let asked = most(table.rows.div_ceil(ranks as u64)) * ranks;
+                vectors += (most(table.rows) + asked) * table.dim;
+                route += asked * ASKED_BYTES;
+                continue;
+            }
+            // Slots of a fixed size, one for each pair of ranks, to send and to receive.
+            for hop in &hops {
+                let asked = hop.rows(&of_tables[column], bounded) * hop.peers;
+                vectors += asked * table.dim * 2_u64;
+                route += asked * ASKED_BYTES;
+            }
         }
         let (frequent, places) =
             sharing.rows.map_or((0, 0), |of| (of.frequent_bytes, of.frequent_rows));
-        let element_bytes = match (sharing.on_device, config.compress_of(ranks)) {
-            (true, _) => slot.dtype.bytes(),
-            (false, Compress::None) => 4,
-            // What hosts send in 16 bits has room of its own, besides that of f32.
-            (false, Compress::Bf16 | Compress::F16) => 6,
-        };
+        let element_bytes = element_bytes(config, sharing, slot);
         // Half of the vectors are one rank's slots, the others those of which it is asked.
-        let block = (vectors / 2 * element_bytes).share(ranks);
+        let block = match &hops[..] {
+            [_, to_owners] => to_owners.elements(config, &of_tables) * element_bytes,
+            _ => (vectors / 2 * element_bytes).share(ranks),
+        };
         // Parameters and their gradients are counted together.
         let sums = Sums {
             rows: Count::from(frequent),
@@ -188,6 +191,78 @@ impl Lookups {
             exchange_bytes: exchanged.unwrap_or(vectors * element_bytes) + frequent + strips,
             route_bytes: route * BATCH_SLOTS + Count::from(places) * PLACE_BYTES,
         }
+    }
+}
+
+/// Bytes of one element of a vector on its way.
+fn element_bytes(config: &Config, sharing: &Sharing, slot: SlotOptions) -> usize {
+    match (sharing.on_device, config.compress_of(sharing.ranks)) {
+        (true, _) => slot.dtype.bytes(),
+        (false, Compress::None) => 4,
+        // What hosts send in 16 bits has room of its own, besides that of f32.
+        (false, Compress::Bf16 | Compress::F16) => 6,
+    }
+}
+
+/// An exchange between devices on the way to owners.
+struct SlotHop {
+    /// Ranks for which one asks.
+    asking: u64,
+    /// Whom it asks.
+    peers: usize,
+    /// How many even shares of what is asked for a slot has room for.
+    shares: f64,
+}
+
+impl SlotHop {
+    fn table(&self, table: &SlotTable) -> SlotTable {
+        SlotTable { ids: table.ids * self.asking, ..*table }
+    }
+
+    /// Rows of a table for which a slot has room; `bounded`: each is asked for once.
+    fn rows(&self, table: &SlotTable, bounded: bool) -> Count {
+        let table = self.table(table);
+        let rows = table.rows_of_slot(self.shares, self.peers);
+        Count::from(if bounded { rows.min(table.ids) } else { table.ids })
+    }
+
+    /// Elements of a slot of vectors.
+    fn elements(&self, config: &Config, tables: &[SlotTable]) -> Count {
+        let of_table = |(column, table): (usize, &SlotTable)| {
+            self.rows(table, merges_equal_rows(config, column)) * table.dim
+        };
+        tables.iter().enumerate().map(of_table).sum()
+    }
+}
+
+/// Whether equal rows of a table are asked for once.
+fn merges_equal_rows(config: &Config, column: usize) -> bool {
+    config.comm.deduplicate != DeduplicateChoice::Off && !config.is_raw(column)
+}
+
+/// Whether devices merge equal rows in their nodes: of how many ranks.
+fn merging_nodes(config: &Config, sharing: &Sharing) -> Option<usize> {
+    let each = sharing.ranks.div_ceil(sharing.nodes);
+    let merges = config.comm.deduplicate == DeduplicateChoice::Node && sharing.on_device;
+    let topology = Topology::with_ranks_per_node(sharing.ranks, each);
+    topology.aligned_node_size().filter(|_| merges)
+}
+
+/// One, or where nodes merge requests one inside nodes and one along rails.
+fn hops(
+    config: &Config,
+    sharing: &Sharing,
+    slot: SlotOptions,
+    tables: &[SlotTable],
+) -> Vec<SlotHop> {
+    let hop = |asking: usize, peers: usize| {
+        let hop = SlotHop { asking: asking as u64, peers, shares: 0.0 };
+        let shares = slot.shares(tables.iter().map(|table| hop.table(table)), peers);
+        SlotHop { shares, ..hop }
+    };
+    match merging_nodes(config, sharing) {
+        None => vec![hop(1, sharing.ranks)],
+        Some(each) => vec![hop(1, each), hop(each, sharing.ranks / each)],
     }
 }
 
@@ -228,7 +303,7 @@ fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: &Sums) ->
     let on_the_way = |bytes: Count| bytes * config.sum_bytes() as u64 / 4_u64;
     // Parts come from all ranks: as much as the whole.
     let all = on_the_way(sums.rows + sums.dense);
-    let between = Between::of_ranks(config, &topology, sharing.separate);
+    let between = Between::of_ranks(config, &topology);
     if !goes_by_node(&topology, config.comm.exchange) {
         let over_nccl = between == Between::Nccl;
         return if over_nccl && config.sums_are_narrow(true) { all } else { Count::ZERO };
@@ -240,11 +315,16 @@ fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: &Sums) ->
                 Some(part) => on_the_way(sums.rows).share(each).max(part),
                 None => all.share(each),
             };
-            (block * (ranks - each)).max(segment * sharing.nodes) * 2_u64
+            // Where nodes merge, a rank has a block for each other node.
+            let merged = merging_nodes(config, sharing).is_some();
+            let crossing = if merged { sharing.nodes - 1 } else { ranks - each };
+            (block * crossing).max(segment * sharing.nodes) * 2_u64
         }
     };
     let parts = sums.part.map_or(Count::ZERO, |part| on_the_way(part) * ranks);
-    let brought = if between == Between::Nccl { (block * ranks).max(parts) } else { Count::ZERO };
+    let merged = merging_nodes(config, sharing).is_some();
+    let blocks = if merged { Count::ZERO } else { block * ranks };
+    let brought = if between == Between::Nccl { blocks.max(parts) } else { Count::ZERO };
     strips + brought
 }
 

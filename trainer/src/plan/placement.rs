@@ -38,12 +38,11 @@ pub struct Placement {
 
 impl Placement {
     /// The placement of `config` among the ranks of `topology`, of tables that take what their
-    /// kinds in `registry` say; `separate`: each rank is a process of its own.
+    /// kinds in `registry` say.
     pub fn new(
         config: &Config,
         table_rows: &[u64],
         topology: &Topology,
-        separate: bool,
         statistics: Option<&Statistics>,
         registry: &Registry,
     ) -> Result<Self> {
@@ -93,7 +92,7 @@ impl Placement {
             table_bytes: &table_bytes,
             ..SplitOptions::new(&specs, Cluster::new(&nodes), step, &optimizer)
         };
-        let mut costs = costs(config, carrier(config, topology, separate))?;
+        let mut costs = costs(config, carrier(config, topology))?;
         if !on_devices {
             let transport = config.run.transport.name();
             let one_step = comm_options(config).one_step_bytes_of(transport, config.run.ranks);
@@ -230,8 +229,8 @@ fn device_name(config: &Config) -> Option<String> {
 
 /// One line about where the costs of exchanges come from; nothing where they are assumed between
 /// processors.
-pub fn source_of_costs(config: &Config, topology: &Topology, separate: bool) -> Result<String> {
-    let transport = carrier(config, topology, separate);
+pub fn source_of_costs(config: &Config, topology: &Topology) -> Result<String> {
+    let transport = carrier(config, topology);
     Ok(match (&config.hybrid.latency_table, &config.comm.tuning) {
         (Some(path), _) => {
             format!("costs of exchanges: {} (hybrid.latency_table)\n", path.display())

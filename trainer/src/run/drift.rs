@@ -68,7 +68,6 @@ impl DriftWatch {
             &decided,
             &self.table_rows,
             &topology,
-            group.len() < topology.num_ranks(),
             Some(&statistics),
             &group.registry(),
         )?;

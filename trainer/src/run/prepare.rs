@@ -169,8 +169,7 @@ impl Prepared {
         topology: &Topology,
         registry: &Registry,
     ) -> Result<Placement> {
-        let (separate, statistics) = (self.ranks_here.is_some(), self.statistics.as_ref());
-        Placement::new(config, &self.table_rows, topology, separate, statistics, registry)
+        Placement::new(config, &self.table_rows, topology, self.statistics.as_ref(), registry)
     }
 
     fn make_synthetic(

@@ -150,9 +150,9 @@ impl Nodes {
         Route { sends: sends.collect(), receives: receives.collect() }
     }
 
-    /// Strips of one block of up to `capacity` bytes, for each of the rail: in an exchange along it,
-    /// and in the first of two steps of an all-reduce, where a node is sent its part of this node's
-    /// sum. All send these back as in [`Nodes::sum_route`].
+    /// Strips of one block of up to `capacity` bytes, for each of the rail: in an exchange along
+    /// it, and in the first of two steps of an all-reduce, where a node is sent its part of this
+    /// node's sum. All send these back as in [`Nodes::sum_route`].
     pub(super) fn rail_route(&self, capacity: usize) -> Route {
         let bytes = strip_bytes(1, capacity);
         let sends = self.rail_by_distance().into_iter().enumerate().map(|(strip, peer)| Hop {

@@ -1,5 +1,5 @@
-//! The halves of an exchange, one after the other: among the ranks of a node, and along a rail. What
-//! is worked on between them is the caller's.
+//! The halves of an exchange, one after the other: among the ranks of a node, and along a rail.
+//! What is worked on between them is the caller's.
 
 use super::inside::Inside;
 use super::{HierarchicalCollectives, Stop};

@@ -1,15 +1,15 @@
 //! Launches of what only several ranks need: requests sent, and requests received.
 
-use super::steps::keep;
 use super::{AskPlaces, DeviceHybridRoute, RankTables, ServePlaces, SlotShape};
 use crate::cuda::layout::{BLOCK, Layout, blocks};
 use crate::cuda::{DeviceTables, Instance};
+use crate::error::Result;
 use crate::hybrid::table::HybridTable;
 use crate::route::cuda::Sorted;
 use headlong_device::cuda::{
     CudaStream, Define, DeviceMemory, DevicePtr, Launch, Source, kernel_args,
 };
-use headlong_device::{DType, Mat};
+use headlong_device::{DType, DeviceError, Mat};
 
 /// Slots of requests and of vectors.
 pub(crate) static EXCHANGE: Source = Source {
@@ -263,6 +263,14 @@ impl RankTables {
             let bags = blocks(tasks, stream.device().multiprocessors(), 16);
             stream.run(&EXCHANGE, &defines, "owner_pool", Launch::new(bags, BLOCK), &args);
         }
+    }
+}
+
+/// An author's failure becomes the stream's.
+pub(super) fn keep(stream: &CudaStream, result: Result<()>) {
+    if let Err(error) = result {
+        let (what, reason) = ("a table's CUDA body".to_owned(), error.to_string());
+        stream.fail(DeviceError::Misuse { what, reason });
     }
 }
 

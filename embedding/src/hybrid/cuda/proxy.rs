@@ -305,9 +305,9 @@ impl HybridRoute {
 }
 
 /// On devices whose nodes merge requests: a rank as the proxy of its node. An exchange of requests
-/// goes inside nodes, then [`Self::merge_in_node`], then along rails; then ranks of a node tell each
-/// other how long strips must be. Vectors go along rails, then [`Self::send_to_node`], then inside
-/// nodes; gradients inside nodes, then [`Self::add_up_in_node`], then along rails.
+/// goes inside nodes, then [`Self::merge_in_node`], then along rails; then ranks of a node tell
+/// each other how long strips must be. Vectors go along rails, then [`Self::send_to_node`], then
+/// inside nodes; gradients inside nodes, then [`Self::add_up_in_node`], then along rails.
 ///
 /// Matrices inside nodes have [`Self::max_recv_elements`], those along rails
 /// [`Self::max_send_elements`]. All panic elsewhere.

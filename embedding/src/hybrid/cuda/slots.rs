@@ -6,7 +6,7 @@ use crate::hybrid::options::{
 use crate::table::TableSpec;
 use headlong_device::DType;
 
-/// Words before the counts in a slot of ids: two of [`StripSizes`](super::StripSizes), or all of them.
+/// Words before the counts in a slot of ids: two of [`StripSizes`](super::StripSizes), or all.
 pub(super) const HEAD: usize = 2;
 pub(super) const HEAD_OF_PROXY: usize = 4;
 

@@ -1,16 +1,15 @@
 //! The stages of a step among several ranks on a device, as a schedule drives them.
 
-use super::launch::Asking;
+use super::launch::{Asking, keep};
 use super::{DeviceHybridRoute, RankTables, SlotShape};
 use crate::cuda::partial_stride;
 use crate::cuda::table::{Hidden, apply_all, hidden};
-use crate::error::Result;
 use crate::hybrid::table::HybridTable;
 use crate::lookup::cuda::{From, Received, lookup};
 use crate::table::CudaStep;
 use crate::update::cuda::{Gradients, Sink, Update, update, update_frequent};
+use headlong_device::Mat;
 use headlong_device::cuda::{CudaStream, DevicePtr, DeviceStep, OptimizerConstants};
-use headlong_device::{DeviceError, Mat};
 use std::sync::atomic::Ordering;
 
 impl RankTables {
@@ -157,13 +156,5 @@ impl RankTables {
             (frequent.device_ptr(), frequent.dtype()),
             sink,
         );
-    }
-}
-
-/// An author's failure becomes the stream's.
-pub(super) fn keep(stream: &CudaStream, result: Result<()>) {
-    if let Err(error) = result {
-        let (what, reason) = ("a table's CUDA body".to_owned(), error.to_string());
-        stream.fail(DeviceError::Misuse { what, reason });
     }
 }

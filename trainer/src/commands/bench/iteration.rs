@@ -260,7 +260,6 @@ impl SteadyTrainer {
             config,
             &shape.rows,
             &local_topology(config),
-            false,
             statistics.as_ref(),
             &registry,
         )?;

@@ -156,7 +156,8 @@ pub(super) fn batch_slots(
     let mut routes = routes.into_iter();
     matrices.map(|inputs| {
         let (purpose, route) = purposes.next().zip(routes.next()).expect("there are three slots");
-        let proxy = by_node.then(|| tables.new_node_proxy());
+        // On a device the tables are proxies themselves.
+        let proxy = (by_node && tables.slots().is_none()).then(|| tables.new_node_proxy());
         BatchSlot::new(purpose, inputs, route, proxy, num_shares)
     })
 }

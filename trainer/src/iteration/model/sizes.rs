@@ -3,6 +3,7 @@
 use crate::config::{Config, Interaction, Precision};
 use crate::iteration::share::Share;
 use headlong_device::{DType, SlotId};
+use headlong_embedding::hybrid::HybridSet;
 use headlong_mlp::interaction::cross::CrossSpec;
 use headlong_mlp::linear::Compute;
 use headlong_mlp::loss_scale::STATE_LEN;
@@ -45,6 +46,27 @@ pub(super) struct Exchanged {
 impl Exchanged {
     pub(super) const NOTHING: Self =
         Self { dtype: DType::F32, recv_rows: 0, send_rows: 0, inside: 0, across: 0, frequent: 0 };
+
+    /// What travels to and from the rank of these tables; `by_node`: as a proxy of its node, too.
+    pub(super) fn of(tables: &HybridSet, by_node: bool, on_device: bool) -> Self {
+        let (recv_rows, send_rows) = (tables.max_recv_elements(), tables.max_send_elements());
+        let [inside, across] = match (by_node, on_device) {
+            (false, _) => [0; 2],
+            (true, true) => [recv_rows, send_rows],
+            (true, false) => {
+                let proxy = tables.new_node_proxy();
+                [proxy.max_elements_inside(), proxy.max_elements_across()]
+            }
+        };
+        Self {
+            dtype: tables.slot_dtype().unwrap_or(DType::F32),
+            recv_rows,
+            send_rows,
+            inside,
+            across,
+            frequent: tables.frequent_len(),
+        }
+    }
 }
 
 /// Slots that lie before the dense gradients.

@@ -65,7 +65,7 @@ fn bytes_text(models: &Models) -> String {
         let pure = Practice { hybrid: HybridMode::Off, ..merging(Merge::Off) };
         let ways = [
             ("pure model-parallel", pure),
-            ("merged on the rank (today)", today.clone()),
+            ("merged on the rank (default)", today.clone()),
             ("merged on the node", merging(Merge::Node)),
         ];
         for (name, practice) in &ways[..if nodes > 1 { 3 } else { 2 }] {
