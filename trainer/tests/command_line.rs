@@ -128,6 +128,14 @@ fn features_that_are_not_in_this_build_are_refused_by_name() {
             &["--device", "cuda", "--ranks", "2", "--set", "comm.ids=known"],
             &["comm.ids", "cuda", "exchange"],
         ),
+        (
+            &[
+                &["--device", "cuda", "--ranks", "2"][..],
+                &["--set", "comm.deduplicate=node", "--set", "comm.exchange=flat"],
+            ]
+            .concat(),
+            &["comm.deduplicate", "comm.exchange", "inside it first"],
+        ),
     ] {
         refused(&[&["train"], arguments].concat(), words);
     }
