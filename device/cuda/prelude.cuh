@@ -195,6 +195,36 @@ HL_DEVICE void store4(f16* to, f32x4 v) {
 HL_DEVICE u32x4 load16(const void* from) { return *static_cast<const u32x4*>(from); }
 HL_DEVICE void store16(void* to, u32x4 v) { *static_cast<u32x4*>(to) = v; }
 
+// The same reads of memory that nothing writes while the kernel runs. The compiler may move them
+// before writes to anywhere, so that many are on their way at a time.
+HL_DEVICE u32x4 fetch16(const void* from) {
+#ifdef __CUDA_ARCH__
+  u32x4 v;
+  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(from));
+  return v;
+#else
+  return load16(from);
+#endif
+}
+HL_DEVICE f32x4 fetch4(const float* from) {
+  const u32x4 v = fetch16(from);
+  return f32x4{__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+               __uint_as_float(v.w)};
+}
+template <typename T>
+HL_DEVICE f32x4 fetch4(const T* from) {
+  return load4(from);
+}
+
+// Asks for the line of memory at an address, to be read soon.
+HL_DEVICE void prefetch(const void* at) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
+
 // ---- words that other devices and the host see, in order ----------------------------------------
 // A release is seen after everything before it, an acquire before everything that comes after it.
 HL_DEVICE void store_release_system(u32* to, u32 value) {

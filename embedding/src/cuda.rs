@@ -46,6 +46,7 @@ pub(crate) const LOOKUP_TEXT: &str = concat!(
 pub(crate) const UPDATE_TEXT: &str = concat!(
     include_str!("cuda/tables.cuh"),
     include_str!("cuda/rows.cuh"),
+    include_str!("update/tree.cuh"),
     include_str!("update/update.cu")
 );
 

@@ -17,6 +17,9 @@
 #endif
 // Groups of a warp.
 #define GROUPS (32 / LANES)
+// Rows that a group has on their way at a time: few enough for 64 registers, no more than a warp's
+// 32 rows are for each group.
+#define AT_ONCE (LANES < 4 ? LANES : 4)
 
 // One strip of a row, as far as it lies with this lane.
 struct Row {
@@ -45,8 +48,9 @@ __device__ __forceinline__ Row zeros() {
   return row;
 }
 
-// The strip that starts at element `first` of `base`; `columns` are left in the row.
-template <int TYPE>
+// The strip that starts at element `first` of `base`; `columns` are left in the row. CONSTANT:
+// nothing writes there while the kernel runs.
+template <int TYPE, bool CONSTANT = false>
 __device__ __forceinline__ Row load_strip(const void* base, u64 first, u32 columns) {
   Row row;
 #pragma unroll
@@ -56,7 +60,7 @@ __device__ __forceinline__ Row load_strip(const void* base, u64 first, u32 colum
     if constexpr (ELEMENTS == 1) {
       row.x[v][0] = column < columns ? to_float(*from) : 0.0f;
     } else if constexpr (ELEMENTS == 8 && TYPE != 0) {
-      const u32x4 eight = load16(from);
+      const u32x4 eight = CONSTANT ? fetch16(from) : load16(from);
       const u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
       for (u32 w = 0; w < 4; w++) {
@@ -66,7 +70,7 @@ __device__ __forceinline__ Row load_strip(const void* base, u64 first, u32 colum
     } else {
 #pragma unroll
       for (u32 e = 0; e < ELEMENTS; e += 4) {
-        const f32x4 four = load4(from + e);
+        const f32x4 four = CONSTANT ? fetch4(from + e) : load4(from + e);
         row.x[v][e] = four.x, row.x[v][e + 1] = four.y, row.x[v][e + 2] = four.z,
         row.x[v][e + 3] = four.w;
       }

@@ -186,7 +186,7 @@ __device__ __forceinline__ void request_of_bag(const RequestArgs& a, u32 index, 
 
 // Each sorted entry tells its id where the vector will lie, that of a proxy keeps it; the first of
 // each row requests it.
-extern "C" __global__ void __launch_bounds__(BLOCK) request_write(const RequestArgs a) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) request_write(const RequestArgs a) {
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
@@ -427,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_keys(const Received
 }
 
 // The sums of requested bags, into the slots of vectors: a group of lanes takes a bag.
-extern "C" __global__ void __launch_bounds__(BLOCK) owner_pool(const ReceivedArgs a) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 3) owner_pool(const ReceivedArgs a) {
   constexpr u32 groups = BLOCK / LANES;
   const u32 lists = a.num_sources * a.num_tables, blocks = (a.max_bags + groups - 1) / groups;
   const Leaves leaves = {a.leaves, a.num_parts};
@@ -466,14 +466,26 @@ __device__ __forceinline__ void send_rows(const ReceivedArgs& a, const u32* from
          first += BLOCK) {
       const u32 mine = first + lane < end ? from[first + lane] : 0;
       const u32 to = first + lane < end ? a.values[first + lane] : 0;
-#pragma unroll 4
-      for (u32 k = 0; k < 32 / GROUPS; k++) {
-        const u32 entry = k * GROUPS + group;
-        const u32 number = __shfl_sync(ALL_LANES, mine, entry),
-                  element = __shfl_sync(ALL_LANES, to, entry);
-        for (u32 strip = 0; first + entry < end && strip < num_strips(dim); strip++) {
-          store_strip<SLOT_TYPE>(strip_of(table, dim, number, first + entry, strip), a.vectors,
-                                 static_cast<u64>(element) + strip * STRIP, dim - strip * STRIP);
+      const u32 count = end - first < 32 ? end - first : 32;
+      for (u32 strip = 0; strip < num_strips(dim); strip++) {
+        for (u32 k = 0; k < 32 / GROUPS; k += AT_ONCE) {
+          Row rows[AT_ONCE];
+#pragma unroll
+          for (u32 i = 0; i < AT_ONCE; i++) {
+            const u32 entry = (k + i) * GROUPS + group, there = entry < count ? entry : 0;
+            const u32 number = __shfl_sync(ALL_LANES, mine, there);
+            rows[i] = strip_of(table, dim, number, first + there, strip);
+          }
+#pragma unroll
+          for (u32 i = 0; i < AT_ONCE; i++) {
+            const u32 entry = (k + i) * GROUPS + group;
+            const u32 element = __shfl_sync(ALL_LANES, to, entry);
+            if (entry < count) {
+              store_strip<SLOT_TYPE>(rows[i], a.vectors,
+                                     static_cast<u64>(element) + strip * STRIP,
+                                     dim - strip * STRIP);
+            }
+          }
         }
       }
     }
@@ -486,15 +498,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) owner_lookup(const Receiv
     const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
     const u64 at =
         static_cast<u64>(is_hidden ? entry - table.first_entry : row) * dim + strip * STRIP;
-    return is_hidden ? load_strip<0>(table.weights, at, dim - strip * STRIP)
-                     : load_strip<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
+    return is_hidden ? load_strip<0, true>(table.weights, at, dim - strip * STRIP)
+                     : load_strip<ROW_TYPE, true>(table.weights, at, dim - strip * STRIP);
   });
 }
 
 // What owners have sent a proxy, to each rank of its node that asked for it.
 extern "C" __global__ void __launch_bounds__(BLOCK, 4) send_to_node(const ReceivedArgs a) {
   send_rows(a, a.origins, [&](const Table&, u32 dim, u32 origin, u32, u32 strip) {
-    return load_strip<SLOT_TYPE>(a.sent, static_cast<u64>(origin) + strip * STRIP,
-                                 dim - strip * STRIP);
+    return load_strip<SLOT_TYPE, true>(a.sent, static_cast<u64>(origin) + strip * STRIP,
+                                       dim - strip * STRIP);
   });
 }

@@ -1,7 +1,7 @@
 // Lookup: the rows of each bag, pooled in the order of the bag, for all tables in one launch.
 //
 // A warp takes 32 neighbouring samples of one table. Its lanes read their ids at once; then each
-// group of lanes copies row after row, several on their way at a time. Bags are summed by their
+// group of lanes copies rows, AT_ONCE of them on their way at a time. Bags are summed by their
 // group.
 
 // Where rows come from: 0 the tables, by staged id; 1 from replicas and what owners have sent, by
@@ -40,13 +40,14 @@ __device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& tabl
                                           u32 strip) {
   const u32 columns = dim - strip * STRIP;
   if (SOURCE == 1 && (id & IN_REPLICA) == 0) {
-    return load_strip<SLOT_TYPE>(a.recv_rows, static_cast<u64>(id) + strip * STRIP, columns);
+    return load_strip<SLOT_TYPE, true>(a.recv_rows, static_cast<u64>(id) + strip * STRIP, columns);
   }
   if ((table.flags & ROWS_HIDDEN) != 0) {
-    return load_strip<0>(table.weights, static_cast<u64>(id) * dim + strip * STRIP, columns);
+    return load_strip<0, true>(table.weights, static_cast<u64>(id) * dim + strip * STRIP, columns);
   }
   const u32 row = SOURCE == 1 ? id & ~IN_REPLICA : (id < table.rows ? id : 0);
-  return load_strip<ROW_TYPE>(table.weights, static_cast<u64>(row) * dim + strip * STRIP, columns);
+  return load_strip<ROW_TYPE, true>(table.weights, static_cast<u64>(row) * dim + strip * STRIP,
+                                    columns);
 }
 
 // 32 samples with one id each, `mine` this lane's.
@@ -55,14 +56,22 @@ __device__ __forceinline__ void copy_rows(const LookupArgs& a, const Table& tabl
   const u32 group = threadIdx.x % 32 / LANES;
   for (u32 strip = 0; strip < num_strips(dim); strip++) {
     const u32 column = table.first_column + strip * STRIP;
-#pragma unroll 8
-    for (u32 k = 0; k < 32 / GROUPS; k++) {
-      const u32 sample = k * GROUPS + group;
-      const u32 id = __shfl_sync(ALL_LANES, mine, sample);
-      if (sample < count) {
-        const Row row = load_entry(a, table, dim, id, strip);
-        store_strip<VECTOR_TYPE>(row, a.vectors, (first + sample) * a.stride + column,
-                                 dim - strip * STRIP);
+    for (u32 k = 0; k < 32 / GROUPS; k += AT_ONCE) {
+      Row rows[AT_ONCE];
+#pragma unroll
+      for (u32 i = 0; i < AT_ONCE; i++) {
+        const u32 sample = (k + i) * GROUPS + group;
+        // Note: what lies behind the last sample is its first row again, and goes nowhere.
+        const u32 id = __shfl_sync(ALL_LANES, mine, sample < count ? sample : 0);
+        rows[i] = load_entry(a, table, dim, id, strip);
+      }
+#pragma unroll
+      for (u32 i = 0; i < AT_ONCE; i++) {
+        const u32 sample = (k + i) * GROUPS + group;
+        if (sample < count) {
+          store_strip<VECTOR_TYPE>(rows[i], a.vectors, (first + sample) * a.stride + column,
+                                   dim - strip * STRIP);
+        }
       }
     }
   }
@@ -73,6 +82,7 @@ __device__ __forceinline__ Row pool_bag(const LookupArgs& a, const Table& table,
                                         const u32* ids, const float* weights, u32 begin, u32 end,
                                         u32 strip) {
   Row sum = zeros();
+#pragma unroll 4
   for (u32 entry = begin; entry < end; entry++) {
     Row row =
         load_entry(a, table, dim, (table.flags & ROWS_HIDDEN) != 0 ? entry : ids[entry], strip);

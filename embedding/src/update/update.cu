@@ -115,48 +115,6 @@ __device__ __forceinline__ u32 end_of(const UpdateArgs& a, const Table& table, c
 }
 
 #if SOURCE == 1
-// Ranks whose gradients are added up in a tree: 2 to this power.
-#define TREE_LEVELS 3u
-
-__device__ __forceinline__ Row sum_of(Row sum, const Row& other) {
-  add(sum, other);
-#pragma unroll
-  for (u32 v = 0; v < VECTORS; v++) {
-#pragma unroll
-    for (u32 e = 0; e < ELEMENTS; e++) {
-      const float travels = to_float(from_float<Element<VECTOR_TYPE> >(sum.x[v][e]));
-      // What is rounded to −0 is +0, as a sum without parts.
-      sum.x[v][e] = __fadd_rn(travels, 0.0f);
-    }
-  }
-  return sum;
-}
-
-// What has been added up of a row, rank by rank as they rise.
-struct TreeSum {
-  // Of the eights of ranks that have ended, and left halves of subtrees that have not.
-  Row total;
-  Row left[TREE_LEVELS];
-  u32 has_left;
-
-  // Ends rank `rank` with sum `sum`; `next` is the next one.
-  __device__ __forceinline__ void end_rank(Row sum, u32 rank, u32 next) {
-    const u32 differs = rank ^ next;
-#pragma unroll
-    for (u32 level = 0; level < TREE_LEVELS; level++) {
-      if (differs >> level == 1) {
-        left[level] = sum, has_left |= 1u << level;
-      }
-      if (differs >> level > 1 && (has_left >> level & 1) != 0) {
-        sum = sum_of(left[level], sum), has_left &= ~(1u << level);
-      }
-    }
-    if (differs >> TREE_LEVELS != 0) {
-      add(total, sum);
-    }
-  }
-};
-
 // The sum over the entries `begin .. end`, which rise. Those of one rank in order from +0 on; ranks
 // in eights in a tree, rounded wherever two have been added up to what gradients travel as; and the
 // eights in order. So a sum has the same bits where the ranks of a node have been added up before.
@@ -164,10 +122,10 @@ __device__ __forceinline__ Row sum_of_ranks(const UpdateArgs& a, u32 begin, u32 
                                             u32 strip) {
   Row sum = zeros();
   if (begin + 1 == end) {
-    add(sum, load_strip<VECTOR_TYPE>(a.gradients, a.values[begin] + strip * STRIP, columns));
+    add(sum, load_strip<VECTOR_TYPE, true>(a.gradients, a.values[begin] + strip * STRIP, columns));
     return sum;
   }
-  TreeSum tree = {zeros(), {zeros(), zeros(), zeros()}, 0};
+  TreeSum<VECTOR_TYPE> tree = {zeros(), {zeros(), zeros(), zeros()}, 0};
   u32 rank = a.values[begin] / a.slot_elements * a.source_ranks;
   for (u32 entry = begin; entry < end; entry++) {
     const u32 value = a.values[entry], of = value / a.slot_elements * a.source_ranks;
@@ -175,7 +133,7 @@ __device__ __forceinline__ Row sum_of_ranks(const UpdateArgs& a, u32 begin, u32 
       tree.end_rank(sum, rank, of);
       sum = zeros(), rank = of;
     }
-    add(sum, load_strip<VECTOR_TYPE>(a.gradients, value + strip * STRIP, columns));
+    add(sum, load_strip<VECTOR_TYPE, true>(a.gradients, value + strip * STRIP, columns));
   }
   tree.end_rank(sum, rank, 0xffffffffu);
   return tree.total;
@@ -202,7 +160,7 @@ __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& tab
     for (u32 entry = chunk.begin; entry < end; entry++) {
       const u32 value = a.values[entry];
       const u64 first = SOURCE == 1 ? value : value * a.stride + table.first_column;
-      add(sum, load_strip<VECTOR_TYPE>(a.gradients, first + strip * STRIP, columns));
+      add(sum, load_strip<VECTOR_TYPE, true>(a.gradients, first + strip * STRIP, columns));
     }
     return sum;
   }
@@ -211,7 +169,7 @@ __device__ __forceinline__ Row sum_entries(const UpdateArgs& a, const Table& tab
     const u32 position = a.values[entry];
     const u32 sample = (mode & MODE_BAGS) != 0 ? a.samples[table.first_entry + position] : position;
     const u64 first = sample * a.stride + table.first_column;
-    Row gradient = load_strip<VECTOR_TYPE>(a.gradients, first + strip * STRIP, columns);
+    Row gradient = load_strip<VECTOR_TYPE, true>(a.gradients, first + strip * STRIP, columns);
     scale(gradient, factor_of(a, table, mode, position, sample));
     add(sum, gradient);
   }
@@ -433,6 +391,39 @@ __device__ __forceinline__ void keep_partial(const UpdateArgs& a, const Chunk& c
   }
 }
 
+// Asks for what this lane's chunk, if it has one, begins with: the first gradient, and where it is
+// a whole row that moves, the row.
+__device__ __forceinline__ void prefetch_chunk(const UpdateArgs& a, const Chunk& mine,
+                                               bool is_row) {
+  u64 gradient = 0, weights = 0, first = 0;
+  if (mine.end > mine.begin) {
+    const Table& table = a.tables[mine.table];
+    const u64 row = static_cast<u64>(mine.row) * DIM;
+#if SOURCE == 1
+    const u64 element = a.values[mine.begin];
+    const bool is_plain = true;
+#else
+    const u64 element = a.values[mine.begin] * a.stride + table.first_column;
+    const bool is_plain = staged_tables(a.staged)[mine.table].mode == 0;
+#endif
+    if (is_plain) {
+      gradient = reinterpret_cast<u64>(static_cast<const Element<VECTOR_TYPE>*>(a.gradients) +
+                                       element);
+    }
+    if (SINK == 0 && is_row && (table.flags & ROWS_HIDDEN) == 0) {
+      weights = reinterpret_cast<u64>(static_cast<const Element<ROW_TYPE>*>(table.weights) + row);
+      first = element_states<HL_OPTIMIZER> >= 1 ? reinterpret_cast<u64>(table.first + row) : 0;
+    }
+  }
+  prefetch_rows<CHUNKS_AT_ONCE>(gradient, sizeof(Element<VECTOR_TYPE>));
+  if constexpr (SINK == 0) {
+    prefetch_rows<CHUNKS_AT_ONCE>(weights, sizeof(Element<ROW_TYPE>));
+  }
+  if constexpr (SINK == 0 && element_states<HL_OPTIMIZER> >= 1) {
+    prefetch_rows<CHUNKS_AT_ONCE>(first, sizeof(float));
+  }
+}
+
 // A warp reads the numbers of eight chunks at once, one by each of its first lanes; its groups then
 // take turns.
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_chunks(const UpdateArgs a) {
@@ -450,6 +441,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_chunks(cons
       mine.end = a.chunk_ends[base + lane];
       mine.table = a.tile_tables[(mine.begin & CHUNK_ENTRY) >> TILE_LOG2];
       mine.row = a.keys[mine.begin & CHUNK_ENTRY];
+    }
+    if constexpr (DIM != 0) {
+      const Chunk chunk = {mine.begin & CHUNK_ENTRY, mine.end, mine.table, mine.row};
+      prefetch_chunk(a, chunk, (mine.begin & CHUNK_OF_LONG) == 0);
     }
     for (u32 k = 0; k < CHUNKS_AT_ONCE; k += GROUPS) {
       const u32 source = (k + group) % 32;
@@ -478,7 +473,7 @@ __device__ __forceinline__ Row sum_partials(const UpdateArgs& a, u32 begin, u32 
 #pragma unroll 4
   for (u32 chunk = first; chunk < last; chunk++) {
     const u64 partial = partial_of(begin + chunk * CHUNK, chunk == 0);
-    add(sum, load_strip<0>(a.partials, partial * a.partial_stride + strip * STRIP, columns));
+    add(sum, load_strip<0, true>(a.partials, partial * a.partial_stride + strip * STRIP, columns));
   }
   return sum;
 }

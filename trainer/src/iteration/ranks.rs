@@ -249,6 +249,7 @@ impl RankGroup {
         if placed.is_primed() {
             placed.all(RankWorker::route_again)?;
         }
+        self.all(RankWorker::leave_devices)?;
         *self = placed;
         Ok(())
     }

@@ -7,7 +7,7 @@
 //! first; each [`RankWorker::step`] trains on now while next is copied and routed. Batches are
 //! those of all ranks: the worker takes its share of them.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::lanes::{Lanes, Place};
 use crate::iteration::model::strips::StripSizes;
 use crate::iteration::model::{Incoming, Model, Purpose, ScaleState};
@@ -362,6 +362,20 @@ impl RankWorker {
         self.model.stage_again(&self.model.slots[self.now])?;
         self.prepare_again()?;
         self.wait_for_prologue()
+    }
+
+    /// Ends the exchanges between devices of a worker whose place another has taken: behind all
+    /// ranks, so that none still looks after an NCCL that ends elsewhere first.
+    pub(crate) fn leave_devices(&mut self) -> Result<()> {
+        if self.model.devices().is_none() {
+            return Ok(());
+        }
+        let at_rest = self.lanes.stream(Lane::Dense).synchronize();
+        at_rest.map_err(Error::failed("the device has not done its last step"))?;
+        let all_are_here = self.model.communicator.barrier();
+        all_are_here.map_err(exchange_failed("which devices are done"))?;
+        self.model.leave_devices();
+        Ok(())
     }
 
     /// The second step writes where the prologue's copies read, and would only wait for the step

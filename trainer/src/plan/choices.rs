@@ -3,7 +3,8 @@
 use super::Facts;
 use super::between::Between;
 use crate::config::{
-    AllToAll, CacheData, Compress, Config, PoolAtChoice, Precision, ScheduleChoice, TransportChoice,
+    AllToAll, CacheData, Compress, Config, DeduplicateChoice, PoolAtChoice, Precision,
+    ScheduleChoice, TransportChoice,
 };
 use crate::data::training_stays;
 use crate::report::bytes;
@@ -44,6 +45,7 @@ pub fn of(config: &Config, facts: &Facts<'_>) -> Vec<Choice> {
         choices.push(Choice::new("stays on devices", stays(config, facts)));
     }
     if several {
+        choices.extend(merging(config, &topology(config, facts)));
         choices.push(Choice::new("vectors", vectors(config)));
         choices.extend(facts.split.and_then(|split| pooling(config, &split.tables, on_device)));
         choices.push(Choice::new("sums", sums(config, on_device)));
@@ -78,6 +80,17 @@ fn stays(config: &Config, facts: &Facts<'_>) -> (&'static str, &'static str) {
         Ok(()) => ("batches of training and of evaluations", "data.cache says so"),
         Err(reason) => ("batches of evaluations alone", reason),
     }
+}
+
+/// Where equal rows are merged, if that is asked of nodes.
+fn merging(config: &Config, topology: &Topology) -> Option<Choice> {
+    let choice = match topology.aligned_node_size() {
+        _ if config.comm.deduplicate != DeduplicateChoice::Node => return None,
+        Some(_) => ("in nodes", "comm.deduplicate says so"),
+        None if topology.num_nodes() == 1 => ("on ranks", "there is only one node"),
+        None => ("on ranks", "nodes have one rank each"),
+    };
+    Some(Choice::new("equal rows are merged", choice))
 }
 
 fn vectors(config: &Config) -> (&'static str, &'static str) {

@@ -2,6 +2,7 @@
 //! memory is taken, from how frequent rows are; the same on every rank, because all ranks decide
 //! from the same statistics.
 
+use crate::config::validate::quoted;
 use crate::config::{AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, IdsChoice};
 use crate::error::{Error, Result};
 use crate::iteration::job::replicated_limit;
@@ -46,6 +47,7 @@ impl Placement {
         statistics: Option<&Statistics>,
         registry: &Registry,
     ) -> Result<Self> {
+        check_merging(config, topology)?;
         let specs = table_specs(config, table_rows);
         let (pooling, pool_at) = pooling(config, &specs, statistics);
         let num_nodes = topology.num_nodes();
@@ -127,7 +129,11 @@ impl Placement {
             Merge::Rank => DeduplicateChoice::Rank,
             Merge::Node => DeduplicateChoice::Node,
         };
+        let merges_between_devices =
+            split.variant.merge == Merge::Node && config.run.device == DeviceChoice::Cuda;
         comm.exchange = match split.variant.exchange {
+            // Inside nodes and along rails, by the two halves of such an exchange.
+            _ if merges_between_devices => AllToAll::Hierarchical,
             Exchange::Flat => AllToAll::Flat,
             Exchange::Hierarchical => AllToAll::Hierarchical,
         };
@@ -137,6 +143,34 @@ impl Placement {
         };
         config
     }
+}
+
+/// Refuses by name what is asked for (`comm.deduplicate = "node"`) of nodes that cannot merge rows.
+/// Where there is one node, or each has one rank, rows are merged on ranks: nothing else would be
+/// different.
+///
+/// # Errors
+/// [`Error::Contradiction`].
+pub fn check_merging(config: &Config, topology: &Topology) -> Result<()> {
+    let sizes = || (0..topology.num_nodes()).map(|node| topology.node_size(node));
+    let has_levels = topology.num_nodes() > 1 && sizes().any(|size| size > 1);
+    if config.comm.deduplicate != DeduplicateChoice::Node || !has_levels {
+        return Ok(());
+    }
+    let on_devices = config.run.device == DeviceChoice::Cuda;
+    let reason = if topology.aligned_node_size().is_none() {
+        "rows are merged in nodes of equally many ranks, a power of two: sums over ranks are a \
+         binary tree"
+    } else if on_devices && !goes_by_node(topology, config.comm.exchange) {
+        "devices merge rows in nodes of up to eight ranks, inside which they exchange first"
+    } else {
+        return Ok(());
+    };
+    let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+    let of = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    let setting = format!("comm.deduplicate = {}", quoted(&config.comm.deduplicate));
+    let nodes = format!("{} nodes of {of} ranks", topology.num_nodes());
+    Err(Error::contradiction(setting, nodes, reason))
 }
 
 /// Bytes of one element of a vector on its way.

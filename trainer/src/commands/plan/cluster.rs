@@ -9,8 +9,10 @@ use crate::error::{Error, Result};
 use crate::iteration::trace::{Record, Recorder, write_trace};
 use crate::plan::Division;
 use crate::plan::cluster::{self, picture, text};
+use crate::plan::placement::check_merging;
 use crate::report::output::{self, JsonOutput};
 use crate::run::outlook::Outlook;
+use headlong_comm::Topology;
 use headlong_planner::description::{ClusterDescription, DeviceKind, PRESETS};
 use headlong_planner::placement::Placing;
 use headlong_planner::report::{self, ClusterReport};
@@ -41,6 +43,8 @@ pub(super) fn run(arguments: &PlanArguments, name: &Path, registry: &Registry) -
     let (config, options) =
         arguments.train.resolve_on(registry, &|config| on_devices_of(&described, &config))?;
     super::of_plan(arguments, &config).check()?;
+    let topology = Topology::from_node_sizes(&vec![described.devices_per_node; described.nodes]);
+    check_merging(&on_devices_of(&described, &config)?, &topology)?;
     let outlook = Outlook::of(&config)?;
     let (rows, note) = (&outlook.rows, outlook.note());
     config.check_tables(rows, registry)?;

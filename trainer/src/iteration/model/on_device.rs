@@ -196,6 +196,11 @@ impl Model {
         Ok(())
     }
 
+    /// Ends the exchanges between devices: nothing of them is on its way.
+    pub(crate) fn leave_devices(&mut self) {
+        self.exchange = Exchange::None;
+    }
+
     /// What devices add up where replicated rows' gradients come first: all that lies before the
     /// dense gradients. Nothing where there are no such rows: an all-reduce of its own would cost
     /// more than it brings; nor where a rank has yet to look at its part of the dense ones.
