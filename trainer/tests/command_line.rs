@@ -253,6 +253,14 @@ fn unknown_keys_and_names_offer_the_nearest() {
         &["train", "--set", "train.batch_sise=4"],
         &["unknown key `train.batch_sise`", "did you mean `train.batch_size`?"],
     );
+    let nodes =
+        ["--ranks", "6", "--set", "comm.ranks_per_node=3", "--set", "comm.deduplicate=node"];
+    for device in ["cpu", "cuda"] {
+        refused(
+            &[&["plan", "--preset", "tiny", "--device", device], &nodes[..]].concat(),
+            &["comm.deduplicate", "2 nodes of 3 ranks", "power of two"],
+        );
+    }
     refused(&["train", "--set", "train.lr=4"], &["did you mean `train.learning_rate`?"]);
     refused(&["train", "--preset", "criteo-kagle"], &["did you mean \"criteo-kaggle\"?"]);
     refused(&["train", "--preset", "kaggle"], &["did you mean \"criteo-kaggle\"?"]);

@@ -243,9 +243,11 @@ fn processes_on_devices_of_their_own_end_as_threads_do() {
     let place = Place::new("rows.txt");
     let in_memory = "carried by: peer memory, ";
     let by_node = "carried by: peer memory in nodes, NCCL between, ";
-    for (settings, carried) in
-        [(&[][..], in_memory), (&["--set", "comm.ranks_per_node=2"], by_node)]
-    {
+    let nodes = ["--set", "comm.ranks_per_node=2"];
+    let merging = ["--set", "comm.deduplicate=node"];
+    // Rows move to other ranks at once.
+    let moving = [nodes, merging, ["--set", "hybrid.repartition_drift=1e-6"]].concat();
+    for (settings, carried) in [(&[][..], in_memory), (&nodes, by_node), (&moving, by_node)] {
         let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
         let train = train.with(&["--steps", "26", "--hybrid", "rows=50", "--eval-every", "13"]);
         let train = train.with(settings);
