@@ -222,6 +222,8 @@ HL_DEVICE f32x4 fetch4(const T* from) {
 HL_DEVICE void prefetch(const void* at) {
 #ifdef __CUDA_ARCH__
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#else
+  static_cast<void>(at);
 #endif
 }
 

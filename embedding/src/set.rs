@@ -34,7 +34,8 @@ pub struct SetOptions<'a> {
     pub frozen: bool,
     /// Whether what may travel between ranks is rounded wherever a rank, one alone or one of
     /// several, adds it up, and rows to what: f16 or bf16; gradients and their sums to bf16. See
-    /// [`crate::lookup`] and [`crate::update`]. On the CPU.
+    /// [`crate::lookup`] and [`crate::update`]. On the CPU; between devices owners round sums of
+    /// ranks' gradients so.
     pub narrow: Option<DType>,
 }
 

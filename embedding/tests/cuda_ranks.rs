@@ -146,7 +146,8 @@ mod cuda_tests {
             let split = partition(&specs, ranks, 7);
             let run = |deduplicate| {
                 let slots = SlotOptions { dtype, ..SlotOptions::default() };
-                let ways = Ways { deduplicate, slots, ..Ways::default() };
+                let narrow = (dtype != DType::F32).then_some(dtype);
+                let ways = Ways { deduplicate, slots, narrow, ..Ways::default() };
                 let mut several = Ranks::with(&ways, &stream, &plan, split.clone());
                 let (mut vectors, mut sent) = (Vec::new(), 0);
                 for (number, samples) in [(1, 300), (2, 61), (3, 3), (4, 299)] {

@@ -127,6 +127,8 @@ pub(crate) struct RankTables {
     pub(super) proxy: Option<ProxyTables>,
     /// Ranks for which those ask who ask this owner.
     ranks_per_source: usize,
+    /// Whether sums over ranks are rounded to what gradients travel as.
+    rounds_sums: bool,
     /// Whether equal rows are requested once.
     merges: bool,
     pub(super) device_step: AtomicU64,
@@ -309,6 +311,7 @@ impl RankTables {
             slots,
             proxy,
             ranks_per_source: plan.ranks_per_source,
+            rounds_sums: plan.rounds_sums,
             merges: planned.merges,
             device_step: AtomicU64::new(0),
             num_frequent: plan.frequent.tables.iter().map(|place| place.rows).sum(),

@@ -22,7 +22,7 @@ kernel_args! {
         step: DeviceStep;
         constants: OptimizerConstants;
         seed: u64;
-        num_tables, num_frequent, slot_elements, source_ranks: u32;
+        num_tables, num_frequent, slot_elements, source_ranks, rounds_sums: u32;
     }
 }
 
@@ -32,8 +32,14 @@ pub(crate) enum Gradients<'a> {
     /// Those of pooled vectors, and the staged batch.
     OfVectors(&'a Mat, DevicePtr),
     /// Rows of this type, at the elements that entries' values say: slots of so many elements, each
-    /// of a source that stands for so many ranks.
-    Packed { first: DevicePtr, dtype: DType, slot_elements: usize, source_ranks: usize },
+    /// of a source that stands for so many ranks. `rounds`: so are sums over ranks, as they travel.
+    Packed {
+        first: DevicePtr,
+        dtype: DType,
+        slot_elements: usize,
+        source_ranks: usize,
+        rounds: bool,
+    },
 }
 
 /// What becomes of a row's summed gradient.
@@ -102,10 +108,10 @@ impl Update<'_> {
             Gradients::OfVectors(mat, staged) => (mat.device_ptr(), mat.stride() as u64, staged),
             Gradients::Packed { first, .. } => (first, 0, DevicePtr::NULL),
         };
-        let (slot_elements, source_ranks) = match self.gradients {
-            Gradients::OfVectors(..) => (0, 0),
-            Gradients::Packed { slot_elements, source_ranks, .. } => {
-                (slot_elements as u32, source_ranks as u32)
+        let (slot_elements, source_ranks, rounds_sums) = match self.gradients {
+            Gradients::OfVectors(..) => (0, 0, 0),
+            Gradients::Packed { slot_elements, source_ranks, rounds, .. } => {
+                (slot_elements as u32, source_ranks as u32, rounds.into())
             }
         };
         let none = DeviceStep::default();
@@ -145,6 +151,7 @@ impl Update<'_> {
             seed,
             slot_elements,
             source_ranks,
+            rounds_sums,
             ..UpdateArgs::default()
         }
     }

@@ -3,10 +3,13 @@
 // Ranks whose gradients are added up in a tree: 2 to this power.
 #define TREE_LEVELS 3u
 
-// The sum of two parts, rounded to what gradients travel as.
+// The sum of two parts, as it travels: rounded where that is TYPE.
 template <int TYPE>
-__device__ __forceinline__ Row sum_of(Row sum, const Row& other) {
+__device__ __forceinline__ Row sum_of(Row sum, const Row& other, bool rounds) {
   add(sum, other);
+  if (!rounds) {
+    return sum;
+  }
 #pragma unroll
   for (u32 v = 0; v < VECTORS; v++) {
 #pragma unroll
@@ -19,13 +22,15 @@ __device__ __forceinline__ Row sum_of(Row sum, const Row& other) {
   return sum;
 }
 
-// What has been added up of a row, rank by rank as they rise; TYPE is what gradients travel as.
+// What has been added up of a row, rank by rank as they rise; TYPE is what gradients travel as,
+// and sums where they are rounded.
 template <int TYPE>
 struct TreeSum {
   // Of the eights of ranks that have ended, and left halves of subtrees that have not.
   Row total;
   Row left[TREE_LEVELS];
   u32 has_left;
+  bool rounds;
 
   // Ends rank `rank` with sum `sum`; `next` is the next one.
   __device__ __forceinline__ void end_rank(Row sum, u32 rank, u32 next) {
@@ -36,7 +41,7 @@ struct TreeSum {
         left[level] = sum, has_left |= 1u << level;
       }
       if (differs >> level > 1 && (has_left >> level & 1) != 0) {
-        sum = sum_of<TYPE>(left[level], sum), has_left &= ~(1u << level);
+        sum = sum_of<TYPE>(left[level], sum, rounds), has_left &= ~(1u << level);
       }
     }
     if (differs >> TREE_LEVELS != 0) {

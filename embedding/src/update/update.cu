@@ -78,6 +78,8 @@ struct UpdateArgs {
   // Of rows: elements of the slot of one source, and of how many ranks a source is.
   u32 slot_elements;
   u32 source_ranks;
+  // Whether sums over ranks are rounded to what gradients travel as.
+  u32 rounds_sums;
 };
 
 // A run of entries of one row.
@@ -116,8 +118,8 @@ __device__ __forceinline__ u32 end_of(const UpdateArgs& a, const Table& table, c
 
 #if SOURCE == 1
 // The sum over the entries `begin .. end`, which rise. Those of one rank in order from +0 on; ranks
-// in eights in a tree, rounded wherever two have been added up to what gradients travel as; and the
-// eights in order. So a sum has the same bits where the ranks of a node have been added up before.
+// in eights in a tree, where told so rounded wherever two have been added up; and the eights in
+// order. So a sum has the same bits where the ranks of a node have been added up before.
 __device__ __forceinline__ Row sum_of_ranks(const UpdateArgs& a, u32 begin, u32 end, u32 columns,
                                             u32 strip) {
   Row sum = zeros();
@@ -125,7 +127,8 @@ __device__ __forceinline__ Row sum_of_ranks(const UpdateArgs& a, u32 begin, u32 
     add(sum, load_strip<VECTOR_TYPE, true>(a.gradients, a.values[begin] + strip * STRIP, columns));
     return sum;
   }
-  TreeSum<VECTOR_TYPE> tree = {zeros(), {zeros(), zeros(), zeros()}, 0};
+  TreeSum<VECTOR_TYPE> tree = {
+      zeros(), {zeros(), zeros(), zeros()}, 0, a.rounds_sums != 0};
   u32 rank = a.values[begin] / a.slot_elements * a.source_ranks;
   for (u32 entry = begin; entry < end; entry++) {
     const u32 value = a.values[entry], of = value / a.slot_elements * a.source_ranks;

@@ -5,6 +5,7 @@ use super::ranks::{Bags, Batch};
 use headlong_device::cuda::{DeviceMemory, DevicePtr};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream, bf16};
+use headlong_embedding::SetOptions;
 use headlong_embedding::hybrid::*;
 use headlong_embedding::update::sum_block_len;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct Rank {
 pub struct Ways<'a> {
     pub deduplicate: Deduplicate,
     pub slots: SlotOptions,
+    /// Whether sums over ranks are rounded to what travels.
+    pub narrow: Option<DType>,
     pub pool_at: &'a [PoolAt],
     /// Of each rank.
     pub sum_blocks: usize,
@@ -42,7 +45,7 @@ impl Ways<'_> {
 impl Default for Ways<'_> {
     fn default() -> Self {
         let (deduplicate, slots) = (Deduplicate::Rank, SlotOptions::default());
-        Self { deduplicate, slots, pool_at: &[], sum_blocks: 1 }
+        Self { deduplicate, slots, narrow: None, pool_at: &[], sum_blocks: 1 }
     }
 }
 
@@ -69,7 +72,7 @@ impl Ranks {
         let step = DeviceMemory::new(device, "step", bytes).unwrap();
         let rank = |owner| {
             let options = HybridOptions {
-                set: plan.set(ways.sum_blocks),
+                set: SetOptions { narrow: ways.narrow, ..plan.set(ways.sum_blocks) },
                 partition: Arc::clone(&partition),
                 owner: Owner(owner),
                 deduplicate: ways.deduplicate,

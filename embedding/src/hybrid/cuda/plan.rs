@@ -59,6 +59,8 @@ pub(in crate::hybrid) struct RankPlan<'a> {
     pub(super) of_proxy: Option<Planned<'a>>,
     /// Ranks whose requests are merged: those of a node; 1: each asks owners itself.
     pub(super) ranks_per_source: usize,
+    /// Whether sums over ranks are rounded to what gradients travel as.
+    pub(super) rounds_sums: bool,
     pub(super) frequent: &'a FrequentLayout,
     /// The leaf of each part of a bag's sum.
     pub(super) leaves: &'a [u32],
@@ -87,6 +89,7 @@ impl<'a> RankPlan<'a> {
             planned: planned(1, if merges { ranks } else { owners }),
             of_proxy: merges.then(|| planned(ranks, owners / ranks)),
             ranks_per_source: ranks,
+            rounds_sums: options.set.narrow.is_some(),
             frequent,
             leaves,
             optimizer: options.set.optimizer,

@@ -262,6 +262,7 @@ impl RankTables {
                 dtype: slots,
                 slot_elements: self.slots.elements,
                 source_ranks: 1,
+                rounds: self.rounds_sums,
             },
             sink: Sink::Write {
                 destinations: of_route.asks.destinations,

@@ -132,6 +132,7 @@ impl RankTables {
                 dtype: self.slots.gradients(),
                 slot_elements: self.served().elements,
                 source_ranks: self.ranks_per_source,
+                rounds: self.rounds_sums,
             },
             sink: Sink::Step { step, seed: self.seed },
             partials: self.partials(),

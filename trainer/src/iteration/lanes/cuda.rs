@@ -125,13 +125,14 @@ impl Way {
     }
 }
 
-/// What strips are long that a walk sends: those of vectors of now, and those of requests of next.
-/// A graph's are fixed.
-type StripLengths = Option<(usize, usize)>;
+/// What strips are long that a walk sends: those of vectors of now, and those of requests of next,
+/// and inside nodes likewise. A graph's are fixed.
+type StripLengths = Option<[usize; 4]>;
 
 fn strip_lengths(call: &Call<'_>) -> StripLengths {
-    let strips = call.now.strips()?;
-    Some((strips.elements, call.next.and_then(BatchSlot::strips).map_or(0, |next| next.id_words)))
+    let (now, next) = (call.now.strips()?, call.next.and_then(BatchSlot::strips));
+    let next = next.unwrap_or_default();
+    Some([now.elements, now.inside[1], next.id_words, next.inside[0]])
 }
 
 /// The most graphs of one slot that are kept.
