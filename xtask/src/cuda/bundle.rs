@@ -58,7 +58,7 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
         );
     }
     ensure!(
-        kernels::build(root, &compiler, ARCHITECTURE, &folder.join("kernels"))?,
+        kernels::build(root, &compiler, ARCHITECTURE, &folder.join("kernels"), &[])?,
         "some kernel does not compile"
     );
     for script in PEERS {

@@ -18,16 +18,28 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     }
 }
 
+/// Settings whose kernels are compiled besides those of the presets: what several ranks exchange in
+/// 16 bits.
+const NARROW: [&str; 4] = ["--set", "train.precision=bf16", "--set", "run.ranks=8"];
+
 /// Compiles everything into `target/kernels` with the compiler in `compiler`.
 pub fn check(root: &Path, target: &Path, compiler: &Path) -> Result<bool> {
-    build(root, compiler, ARCHITECTURES, &target.join("kernels"))
+    let output = target.join("kernels");
+    let presets = build(root, compiler, ARCHITECTURES, &output, &[])?;
+    Ok(build(root, compiler, ARCHITECTURES, &output, &NARROW)? && presets)
 }
 
-/// `headlong kernels build`, with warnings and spills as errors.
-pub fn build(root: &Path, compiler: &Path, architectures: &str, output: &Path) -> Result<bool> {
+/// `headlong kernels build` of all presets with these settings; warnings and spills are errors.
+pub fn build(
+    root: &Path,
+    compiler: &Path,
+    architectures: &str,
+    output: &Path,
+    settings: &[&str],
+) -> Result<bool> {
     let mut command =
         cargo(&["run", "--release", "--quiet", "-p", "headlong", "--", "kernels", "build"], root);
-    command.args(["--check", "--arch", architectures, "--output"]).arg(output);
+    command.args(["--check", "--arch", architectures, "--output"]).arg(output).args(settings);
     command.env("HEADLONG_CUDA_LIBS", compiler);
     process::show(command)
 }
