@@ -493,7 +493,7 @@ __device__ __forceinline__ void send_rows(const ReceivedArgs& a, const u32* from
 }
 
 // The requested rows.
-extern "C" __global__ void __launch_bounds__(BLOCK, 4) owner_lookup(const ReceivedArgs a) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 3) owner_lookup(const ReceivedArgs a) {
   send_rows(a, a.keys, [&](const Table& table, u32 dim, u32 row, u32 entry, u32 strip) {
     const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
     const u64 at =
@@ -504,7 +504,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) owner_lookup(const Receiv
 }
 
 // What owners have sent a proxy, to each rank of its node that asked for it.
-extern "C" __global__ void __launch_bounds__(BLOCK, 4) send_to_node(const ReceivedArgs a) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 3) send_to_node(const ReceivedArgs a) {
   send_rows(a, a.origins, [&](const Table&, u32 dim, u32 origin, u32, u32 strip) {
     return load_strip<SLOT_TYPE, true>(a.sent, static_cast<u64>(origin) + strip * STRIP,
                                        dim - strip * STRIP);
