@@ -6,6 +6,7 @@ mod interaction;
 mod iteration;
 mod linear;
 mod parse;
+mod staging;
 
 use crate::harness::Harness;
 
@@ -13,6 +14,7 @@ pub fn run_all(harness: &mut Harness) -> anyhow::Result<()> {
     parse::run(harness)?;
     embedding::run(harness)?;
     cuda_embedding::run(harness)?;
+    staging::run(harness)?;
     interaction::run(harness)?;
     linear::run(harness)?;
     iteration::run(harness)

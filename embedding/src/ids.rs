@@ -61,13 +61,18 @@ pub(crate) fn bags_of<I: Ids + ?Sized>(ids: &I, table: usize) -> Bags<'_> {
     Bags { ids: ids.table(table), weights: ids.weights(table).unwrap_or(&[]) }
 }
 
+/// Samples of a batch, as its first table has them.
+pub(crate) fn num_samples_of<I: Ids + ?Sized>(ids: &I) -> usize {
+    if ids.num_tables() == 0 { 0 } else { ids.table(0).num_samples() }
+}
+
 /// Checks that there is a list per table, that all have the same number of samples and that weights
 /// fit, and returns the number of samples.
 pub(crate) fn num_samples<I: Ids + ?Sized>(specs: &[TableSpec], ids: &I) -> Result<usize> {
     if ids.num_tables() != specs.len() {
         return Err(EmbeddingError::TableCount { expected: specs.len(), found: ids.num_tables() });
     }
-    let expected = if specs.is_empty() { 0 } else { ids.table(0).num_samples() };
+    let expected = num_samples_of(ids);
     for (table, spec) in specs.iter().enumerate() {
         let found = ids.table(table).num_samples();
         if found != expected {

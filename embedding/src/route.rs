@@ -21,9 +21,11 @@ mod sort;
 
 use crate::cuda::DeviceRoute;
 use crate::error::{EmbeddingError, Result};
-use crate::ids::{Ids, IdsOf, check_range};
+use crate::ids::{Ids, IdsOf, check_range, num_samples_of};
 use crate::table::{Keys, Pooling, TableSpec};
 use headlong_device::Stream;
+use headlong_device::pool::Pool;
+use std::ops::Range;
 
 pub(crate) use cpu::{all_below, cut};
 pub(crate) use sort::RadixSort;
@@ -70,7 +72,20 @@ impl Route {
     /// Those of the CPU's route: [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`],
     /// and batches of another shape.
     pub fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
-        self.cuda.as_mut().map_or(Ok(()), |route| route.staging.stage(ids))
+        self.stage_part(&Pool::new(1), ids, 0..num_samples_of(ids))
+    }
+
+    /// As [`Self::stage`], of the samples `samples` of a batch, on all threads of `pool`.
+    ///
+    /// # Panics
+    /// When the batch has fewer samples.
+    pub(crate) fn stage_part(
+        &mut self,
+        pool: &Pool,
+        ids: &dyn Ids,
+        samples: Range<usize>,
+    ) -> Result<()> {
+        self.cuda.as_mut().map_or(Ok(()), |route| route.staging.stage(pool, ids, samples))
     }
 
     /// Enqueues the copy of what was staged. Nothing on the CPU.

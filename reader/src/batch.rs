@@ -1,6 +1,7 @@
 //! One batch in host memory, and where the stream stands after it.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,17 +33,50 @@ pub struct Jagged {
     /// Row indices.
     pub values: Vec<u64>,
     /// `num_samples + 1` offsets into `values`, from 0, never decreasing.
-    pub offsets: Vec<u32>,
+    pub offsets: Offsets,
 }
 
-impl Jagged {
-    /// Sets offsets for exactly one value a sample, leaving `values` to the caller.
-    pub fn set_one_hot(&mut self, num_samples: usize) {
-        if self.offsets.len() != num_samples + 1 {
-            self.offsets.clear();
-            self.offsets.extend(0..=num_samples as u32);
+/// Where bags begin. Those of tables that have one value a sample are the same: the reader keeps
+/// them once for all, and whoever looks at them all looks at the same memory. A vector to its users
+/// (`Deref`): one that is shared is copied before it is changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offsets(Arc<Vec<u32>>);
+
+impl Deref for Offsets {
+    type Target = Vec<u32>;
+
+    fn deref(&self) -> &Vec<u32> {
+        &self.0
+    }
+}
+
+impl DerefMut for Offsets {
+    fn deref_mut(&mut self) -> &mut Vec<u32> {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl From<Vec<u32>> for Offsets {
+    fn from(offsets: Vec<u32>) -> Self {
+        Self(Arc::new(offsets))
+    }
+}
+
+impl FromIterator<u32> for Offsets {
+    fn from_iter<I: IntoIterator<Item = u32>>(offsets: I) -> Self {
+        offsets.into_iter().collect::<Vec<_>>().into()
+    }
+}
+
+/// Sets the offsets of `lists` for exactly one value in each of `num_samples` samples; those that
+/// are as long already are right already.
+pub(crate) fn set_one_hot<'a>(lists: impl IntoIterator<Item = &'a mut Jagged>, num_samples: usize) {
+    let mut shared = None;
+    for bags in lists {
+        if bags.offsets.len() != num_samples + 1 {
+            let offsets = shared.get_or_insert_with(|| (0..=num_samples as u32).collect());
+            bags.offsets = Offsets::clone(offsets);
         }
-        self.values.resize(num_samples, 0);
     }
 }
 
@@ -142,6 +176,7 @@ impl BatchBuilder {
         self.batch.labels.resize(if self.schema.labelled { num_samples } else { 0 }, 0.0);
         self.batch.dense.resize(num_samples * self.schema.num_dense, 0.0);
         self.batch.sparse.resize_with(self.schema.num_sparse, Jagged::default);
-        self.batch.sparse.iter_mut().for_each(|bags| bags.set_one_hot(num_samples));
+        set_one_hot(&mut self.batch.sparse, num_samples);
+        self.batch.sparse.iter_mut().for_each(|bags| bags.values.resize(num_samples, 0));
     }
 }

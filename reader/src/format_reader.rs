@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use crate::batch::{Batch, Jagged, Position};
+use crate::batch::{Batch, Jagged, Position, set_one_hot};
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result, refuse};
 use crate::formats::{SampleStream, Source, no_samples};
@@ -361,10 +361,13 @@ impl Assemble {
         batch.labels.clear();
         batch.dense.clear();
         batch.sparse.resize_with(self.schema.sparse.len(), Jagged::default);
-        for bags in &mut batch.sparse {
+        for (bags, column) in batch.sparse.iter_mut().zip(&self.schema.sparse) {
             bags.values.clear();
-            bags.offsets.clear();
-            bags.offsets.push(0);
+            // Those of one id a sample are set when the batch is whole.
+            if column.hotness != Hotness::Fixed(1) {
+                bags.offsets.clear();
+                bags.offsets.push(0);
+            }
         }
     }
 
@@ -393,6 +396,7 @@ impl Assemble {
             let to = &mut batch.sparse[column];
             let first = to.values.len() as u32;
             match named.hotness {
+                Hotness::Fixed(1) => {}
                 Hotness::Fixed(count) => {
                     to.offsets.extend((1..=range.len() as u32).map(|index| first + index * count));
                 }
@@ -422,6 +426,9 @@ impl Assemble {
             self.at = Position { epoch: self.at.epoch + 1, ..Position::default() };
         }
         let mut batch = std::mem::replace(&mut self.filling, self.spare.take());
+        let columns = batch.sparse.iter_mut().zip(&self.schema.sparse);
+        let one_hot = columns.filter(|(_, column)| column.hotness == Hotness::Fixed(1));
+        set_one_hot(one_hot.map(|(bags, _)| bags), batch.num_samples);
         batch.position = self.at;
         batch.share_of = (self.options.slice.of > 1).then_some(whole as usize);
         self.output.send(Ok(Some(batch))).map_err(|_| Stop::Dropped)

@@ -359,7 +359,7 @@ mod tests {
 
     fn mapped(mapper: &mut IdMapper) -> Vec<Vec<u64>> {
         let mut sparse = vec![Jagged::default(); 2];
-        sparse.iter_mut().for_each(|bags| bags.set_one_hot(4));
+        sparse.iter_mut().for_each(|bags| bags.values.resize(4, 0));
         mapper.map_and_learn(&block(), 0..2, &mut sparse, 1, &mut Vec::new());
         mapper.map_and_learn(&block(), 2..3, &mut sparse, 3, &mut Vec::new());
         sparse.into_iter().map(|bags| bags.values[1..].to_vec()).collect()
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(mapped(&mut frozen), [[0, 0, 0], [0, 0, 0]]);
         assert_eq!(mapped(&mut mapper), [[1, 2, 3], [1, 2, 3]]);
         let mut sparse = vec![Jagged::default(); 2];
-        sparse.iter_mut().for_each(|bags| bags.set_one_hot(3));
+        sparse.iter_mut().for_each(|bags| bags.values.resize(3, 0));
         frozen.map(&block(), 0..3, &mut sparse, 0);
         assert_eq!((&*sparse[0].values, &*sparse[1].values), (&[0, 0, 0][..], &[0, 0, 0][..]));
         mapper.map(&block(), 0..3, &mut sparse, 0);

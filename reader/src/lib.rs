@@ -68,7 +68,7 @@ pub mod verify;
 
 use std::time::Duration;
 
-pub use batch::{Batch, Jagged, Position};
+pub use batch::{Batch, Jagged, Offsets, Position};
 pub use criteo::{BadRowPolicy, BlockOptions, CriteoTextReader, TextOptions};
 pub use error::{ReaderError, Result};
 pub use identity::FileIdentity;

@@ -262,7 +262,7 @@ fn an_id_out_of_range_names_table_sample_and_row() {
         sparse: (0..3)
             .map(|table| Jagged {
                 values: vec![1, 2, if table == 1 { bad.unwrap_or(9) } else { 9 }, 3],
-                offsets: vec![0, 1, 2, 3, 4],
+                offsets: vec![0, 1, 2, 3, 4].into(),
             })
             .collect(),
         ..Batch::default()

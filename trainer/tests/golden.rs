@@ -42,7 +42,7 @@ fn batch(step: &GoldenStep) -> Batch {
             *end += bag.len() as u32;
             Some(*end)
         }));
-        Jagged { values: bags.concat(), offsets }
+        Jagged { values: bags.concat(), offsets: offsets.into() }
     };
     Batch {
         num_samples: 2,

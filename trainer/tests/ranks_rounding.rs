@@ -113,7 +113,7 @@ impl Case {
         let full = self.config.train.batch_size * self.config.train.accumulate;
         let samples = if number % 4 == 3 { 1 + random.below(full as u64) as usize } else { full };
         let sparse = self.rows.iter().map(|&rows| {
-            let mut bags = Jagged { values: Vec::new(), offsets: vec![0] };
+            let mut bags = Jagged { values: Vec::new(), offsets: vec![0].into() };
             for _ in 0..samples {
                 for _ in 0..[1, 1, 0, 3][random.below(4) as usize] {
                     let among = if random.chance(50) { rows.min(2) } else { rows };

@@ -3,15 +3,22 @@
 
 use super::layout::{
     Layout, MODE_BAGS, MODE_NEEDS_REST, MODE_WEIGHTED, STAGED_TABLE_WORDS, STAGED_WORDS,
-    TableLayout,
 };
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, check_range, num_samples};
-use crate::route::all_below;
 use crate::table::TableSpec;
 use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr, Pinned};
+use headlong_device::pool::{Pool, SharedMut};
+use headlong_device::{JaggedRef, vectorized};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Samples of a table that one thread packs at a time.
+const SAMPLES_A_TASK: usize = 8192;
+
+/// Of a table in [`Staging::found`], besides its mode.
+const ID_OUT_OF_RANGE: u32 = 1 << 31;
 
 /// A part of a staged batch on its way.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +44,8 @@ pub(crate) struct Staging {
     generation: u32,
     needs_rest: bool,
     copies_all: bool,
+    /// What was found of each table while it was packed: its mode, and [`ID_OUT_OF_RANGE`].
+    found: Vec<AtomicU32>,
 }
 
 impl Staging {
@@ -56,6 +65,7 @@ impl Staging {
             generation: 0,
             needs_rest: copies_all,
             copies_all,
+            found: specs.iter().map(|_| AtomicU32::new(0)).collect(),
         })
     }
 
@@ -89,39 +99,103 @@ impl Staging {
         [self.ptr().offset(4 * self.layout.tables[table].ids), count]
     }
 
-    /// Packs the ids of a batch. The copy of the batch before must be done.
+    /// Packs the ids of `samples` of a batch, on all threads of `pool`. The copy of the batch before
+    /// must be done.
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another
-    /// shape: those of the CPU's route.
-    pub(crate) fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
-        let found = num_samples(&self.specs, ids)?;
-        for (table, spec) in self.specs.iter().enumerate() {
-            let (num_ids, most) =
-                (ids.table(table).values.len(), self.layout.tables[table].max_ids);
-            EmbeddingError::check_capacity(&spec.name, "ids", num_ids, most)?;
+    /// shape: those of the CPU's route. Samples are counted from the first that is packed.
+    ///
+    /// # Panics
+    /// When the batch has fewer samples.
+    pub(crate) fn stage(
+        &mut self,
+        pool: &Pool,
+        ids: &dyn Ids,
+        samples: Range<usize>,
+    ) -> Result<()> {
+        num_samples(&self.specs, ids)?;
+        let taken = Taken { ids, samples };
+        for (spec, (table, layout)) in self.specs.iter().zip(self.layout.tables.iter().enumerate())
+        {
+            let num_ids = taken.ids_of(table).len();
+            EmbeddingError::check_capacity(&spec.name, "ids", num_ids, layout.max_ids)?;
             let most = self.layout.max_samples;
-            EmbeddingError::check_capacity(&spec.name, "samples", found, most)?;
+            EmbeddingError::check_capacity(&spec.name, "samples", taken.samples.len(), most)?;
         }
-        let in_range =
-            |(table, spec): (usize, &TableSpec)| all_below(ids.table(table).values, spec.rows);
-        if !self.specs.iter().enumerate().all(in_range) {
-            check_range(&self.specs, &|table| bags_of(ids, table))?;
+        self.pack_ids(pool, &taken);
+        if self.found.iter_mut().any(|found| *found.get_mut() & ID_OUT_OF_RANGE != 0) {
+            check_range(&self.specs, &|table| taken.bags_of(table))?;
         }
-        self.pack(ids, found);
+        self.begin(taken.samples.len());
+        self.pack_bags(pool, &taken);
         Ok(())
     }
 
-    fn pack(&mut self, ids: &dyn Ids, found: usize) {
-        self.begin(found);
+    /// Packs row indices. What is to be known of a table stands in `found` then: the ids are read
+    /// once.
+    fn pack_ids(&mut self, pool: &Pool, taken: &Taken) {
+        self.found.iter_mut().for_each(|found| *found.get_mut() = 0);
+        let Self { specs, layout, found, pinned, .. } = self;
+        let words = SharedMut::new(pinned.as_mut_slice::<u32>());
+        let chunks = taken.samples.len().div_ceil(SAMPLES_A_TASK);
+        pool.run(specs.len() * chunks, &|task| {
+            let (table, first) = (task / chunks, task % chunks * SAMPLES_A_TASK);
+            let ids = taken.part(table, first..taken.samples.len().min(first + SAMPLES_A_TASK));
+            // SAFETY: the ids of every table have a place of their own, for as many as were counted
+            // above, and each chunk of them is packed by one task.
+            let to = unsafe { words.slice(layout.tables[table].ids + ids.before, ids.rows.len()) };
+            let in_range = narrow(to, ids.rows, specs[table].rows);
+            let one_each = one_each(ids.offsets, ids.first_offset.wrapping_add(first as u32));
+            let bits = [(in_range, ID_OUT_OF_RANGE), (one_each, MODE_BAGS)];
+            let bits = bits.map(|(usual, bit)| if usual { 0 } else { bit });
+            found[table].fetch_or(bits[0] | bits[1], Ordering::Relaxed);
+        });
+    }
+
+    /// Packs, of the tables that have such, where bags begin and the weights of ids; and the head.
+    fn pack_bags(&mut self, pool: &Pool, taken: &Taken) {
         let rest = self.layout.main_words;
-        let words = self.pinned.as_mut_slice::<u32>();
-        for (table, layout) in self.layout.tables.iter().enumerate() {
-            let bags = bags_of(ids, table);
-            let mode = pack_table(words, layout, bags, rest);
-            self.needs_rest |= mode & MODE_NEEDS_REST != 0;
-            words[place_of(table)].copy_from_slice(&[bags.ids.values.len() as u32, mode]);
-        }
+        let Self { layout, found, pinned, .. } = self;
+        let words = SharedMut::new(pinned.as_mut_slice::<u32>());
+        pool.run(layout.tables.len(), &|table| {
+            let layout = &layout.tables[table];
+            // SAFETY: each table has places of its own for offsets, factors and in the head.
+            let place = |first, count| unsafe { words.slice(first, count) };
+            let mut mode = found[table].load(Ordering::Relaxed) & MODE_BAGS;
+            let ids = taken.part(table, 0..taken.samples.len());
+            if mode != 0 {
+                let to = place(layout.offsets, ids.offsets.len());
+                to.iter_mut().zip(ids.offsets).for_each(|(to, at)| *to = at - ids.first_offset);
+                mode |= if layout.offsets > rest { MODE_NEEDS_REST } else { 0 };
+            }
+            if !ids.weights.is_empty() {
+                let to = place(layout.factors, ids.weights.len());
+                to.iter_mut().zip(ids.weights).for_each(|(to, weight)| *to = weight.to_bits());
+                mode |= MODE_WEIGHTED | MODE_NEEDS_REST;
+            }
+            found[table].fetch_or(mode, Ordering::Relaxed);
+            let head = place(place_of(table).start, STAGED_TABLE_WORDS);
+            head.copy_from_slice(&[ids.rows.len() as u32, mode]);
+        });
+        let needs = |found: &mut AtomicU32| *found.get_mut() & MODE_NEEDS_REST != 0;
+        self.needs_rest |= self.found.iter_mut().any(needs);
+    }
+
+    /// The bags of every table as they were staged, values and offsets.
+    pub(crate) fn bags(&self) -> impl Iterator<Item = (Vec<u64>, Vec<u32>)> {
+        (0..self.specs.len()).map(|table| self.unpack(table))
+    }
+
+    fn unpack(&self, table: usize) -> (Vec<u64>, Vec<u32>) {
+        let (words, layout) = (self.pinned.as_slice::<u32>(), &self.layout.tables[table]);
+        let [num_ids, mode] = [0, 1].map(|word| words[place_of(table).start + word]);
+        let rows = words[layout.ids..][..num_ids as usize].iter().map(|&row| row.into());
+        let offsets = match mode & MODE_BAGS {
+            0 => (0..=num_ids).collect(),
+            _ => words[layout.offsets..][..self.num_samples + 1].to_vec(),
+        };
+        (rows.collect(), offsets)
     }
 
     /// Numbers a batch of `found` samples.
@@ -191,24 +265,66 @@ fn place_of(table: usize) -> Range<usize> {
     first..first + STAGED_TABLE_WORDS
 }
 
-/// Packs one table's part and returns its mode.
-fn pack_table(words: &mut [u32], layout: &TableLayout, bags: Bags, rest: usize) -> u32 {
-    let Bags { ids, weights } = bags;
-    let to = &mut words[layout.ids..][..ids.values.len()];
-    to.iter_mut().zip(ids.values).for_each(|(to, &id)| *to = id as u32);
-    let mut mode = 0;
-    // An empty batch is one-hot, too: its offsets are not read.
-    if !ids.is_one_hot() {
-        words[layout.offsets..][..ids.offsets.len()].copy_from_slice(ids.offsets);
-        mode |= MODE_BAGS;
-        if layout.offsets > rest {
-            mode |= MODE_NEEDS_REST;
+/// Samples of a batch that are packed.
+struct Taken<'a> {
+    ids: &'a dyn Ids,
+    samples: Range<usize>,
+}
+
+/// Neighbouring samples of one table.
+struct Part<'a> {
+    rows: &'a [u64],
+    weights: &'a [f32],
+    /// Where their bags begin in the batch, and the last one ends.
+    offsets: &'a [u32],
+    /// Where the bag of the first sample that is packed begins in the batch.
+    first_offset: u32,
+    /// Ids that are packed before these.
+    before: usize,
+}
+
+impl<'a> Taken<'a> {
+    /// The bags of a table, their rows where they lie in the batch.
+    fn bags_of(&self, table: usize) -> Bags<'a> {
+        let Bags { ids: JaggedRef { values, offsets }, weights } = bags_of(self.ids, table);
+        let offsets = &offsets[self.samples.start..=self.samples.end];
+        Bags { ids: JaggedRef { values, offsets }, weights }
+    }
+
+    /// Where the ids of a table lie in the batch.
+    fn ids_of(&self, table: usize) -> Range<usize> {
+        let offsets = self.bags_of(table).ids.offsets;
+        offsets[0] as usize..offsets[self.samples.len()] as usize
+    }
+
+    /// Those of the samples `of`, counted from the first that is packed.
+    fn part(&self, table: usize, of: Range<usize>) -> Part<'a> {
+        let Bags { ids, weights } = self.bags_of(table);
+        let (first_offset, offsets) = (ids.offsets[0], &ids.offsets[of.start..=of.end]);
+        let here = offsets[0] as usize..offsets[of.len()] as usize;
+        Part {
+            rows: &ids.values[here.clone()],
+            weights: if weights.is_empty() { weights } else { &weights[here.clone()] },
+            offsets,
+            first_offset,
+            before: here.start - first_offset as usize,
         }
     }
-    if !weights.is_empty() {
-        let to = &mut words[layout.factors..][..weights.len()];
-        to.iter_mut().zip(weights).for_each(|(to, weight)| *to = weight.to_bits());
-        mode |= MODE_WEIGHTED | MODE_NEEDS_REST;
+}
+
+vectorized! {
+    /// Copies rows of a table of `num_rows`, and tells whether all are.
+    fn narrow(to: &mut [u32], rows: &[u64], num_rows: u64) -> bool {
+        to.iter_mut().zip(rows).fold(true, |fine, (to, &row)| {
+            *to = row as u32;
+            fine & (row < num_rows)
+        })
     }
-    mode
+
+    /// Whether each offset is one more than the one before, from `first` on.
+    fn one_each(offsets: &[u32], first: u32) -> bool {
+        offsets.iter().zip(0_u32..).fold(true, |fine, (&offset, sample)| {
+            fine & (offset == first.wrapping_add(sample))
+        })
+    }
 }

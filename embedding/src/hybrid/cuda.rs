@@ -52,8 +52,10 @@ use crate::table::TableSpec;
 use headlong_device::DType;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr, Pinned};
 use headlong_device::optimizer::Optimizer;
+use headlong_device::pool::Pool;
 use proxy::{ProxyRoute, ProxyTables};
 use slots::{Asked, HEAD, max_received};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -229,7 +231,12 @@ fn id_slots(asks: &AskPlaces, serves: &ServePlaces, slots: SlotShape, words: usi
 
 impl DeviceHybridRoute {
     /// As [`Staging::stage`]. What owners pool has no weights.
-    pub(super) fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
+    pub(super) fn stage(
+        &mut self,
+        pool: &Pool,
+        ids: &dyn Ids,
+        samples: Range<usize>,
+    ) -> Result<()> {
         let tables = self.specs.iter().zip(&*self.pools).enumerate();
         for (table, (spec, _)) in tables.filter(|(_, (_, pools))| **pools) {
             if !bags_of(ids, table).weights.is_empty() {
@@ -237,7 +244,7 @@ impl DeviceHybridRoute {
                 return Err(EmbeddingError::Weights { table: spec.name.clone(), reason });
             }
         }
-        self.staging.stage(ids)
+        self.staging.stage(pool, ids, samples)
     }
 
     /// # Panics

@@ -22,11 +22,13 @@ use super::simd::IN_REPLICA;
 use super::strips::StripSizes;
 use crate::cuda::staging::{StagedPart, Staging};
 use crate::error::Result;
-use crate::ids::{Bags, Ids};
+use crate::ids::{Bags, Ids, num_samples_of};
 use crate::route::{Route, TableRoute};
 use crate::table::{Keys, TableSpec};
 use headlong_device::Stream;
 use headlong_device::cuda::DevicePtr;
+use headlong_device::pool::Pool;
+use std::ops::Range;
 
 /// What is wrong where a route meets a set that did not make it.
 pub(super) const OTHER_SET: &str = "the route was made by this set";
@@ -133,11 +135,26 @@ impl HybridRoute {
 
     /// As [`Route::stage`].
     pub fn stage(&mut self, ids: &dyn Ids) -> Result<()> {
+        self.stage_part(&Pool::new(1), ids, 0..num_samples_of(ids))
+    }
+
+    /// As [`Self::stage`], of the samples `samples` of a batch, on all threads of `pool`. Errors
+    /// count samples from the first of them.
+    ///
+    /// # Panics
+    /// When the batch has fewer samples.
+    pub fn stage_part(&mut self, pool: &Pool, ids: &dyn Ids, samples: Range<usize>) -> Result<()> {
         match &mut self.at {
-            RouteLocation::Local(route) => route.stage(ids),
+            RouteLocation::Local(route) => route.stage_part(pool, ids, samples),
             RouteLocation::Host => Ok(()),
-            RouteLocation::Device(route) => route.stage(ids),
+            RouteLocation::Device(route) => route.stage(pool, ids, samples),
         }
+    }
+
+    /// The bags of every table as they were staged, values and offsets; none in the memory of the
+    /// host.
+    pub fn staged_bags(&self) -> impl Iterator<Item = (Vec<u64>, Vec<u32>)> {
+        self.staging().into_iter().flat_map(Staging::bags)
     }
 
     /// As [`Self::stage`], of a batch whose [`Self::staged_head`] is `head` and whose ids have

@@ -60,7 +60,7 @@ fn a_column_at_once_is_the_same_as_one_by_one() {
     let mapper =
         IdMapper::with_lookup(std::sync::Arc::new(dictionary.clone()), &dictionary.rows()).unwrap();
     let mut bags = vec![Jagged::default(); 3];
-    bags.iter_mut().for_each(|bags| bags.set_one_hot(block.num_samples));
+    bags.iter_mut().for_each(|bags| bags.values.resize(block.num_samples, 0));
     mapper.map(&block, 0..block.num_samples, &mut bags, 0);
     for (column, bags) in bags.iter().enumerate() {
         for (sample, &row) in bags.values.iter().enumerate() {

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::iteration::model::Model;
 use crate::iteration::schedule::{BatchOf, Call, Lane, Schedule, Stage};
 use crate::iteration::trace::Recorder;
+use headlong_device::pool::Pool;
 use headlong_device::{Device, Stream};
 
 mod cuda;
@@ -92,6 +93,11 @@ impl Lanes {
             Assigned::Cuda(cuda) => cuda.stream(lane),
             _ => &self.stream,
         }
+    }
+
+    /// The threads that the host works with.
+    pub(crate) fn pool(&self) -> &Pool {
+        self.stream(Lane::Dense).pool()
     }
 
     /// Whether walks over full batches become graphs.

@@ -184,7 +184,10 @@ mod tests {
             num_samples: 4,
             labels: vec![0.0, 1.0, 2.0, 3.0],
             dense: (0..8).map(|i| i as f32).collect(),
-            sparse: vec![Jagged { values: vec![10, 20, 21, 30], offsets: vec![0, 1, 3, 3, 4] }],
+            sparse: vec![Jagged {
+                values: vec![10, 20, 21, 30],
+                offsets: vec![0, 1, 3, 3, 4].into(),
+            }],
             ..Batch::default()
         };
         let mut share = Batch::default();
@@ -193,7 +196,10 @@ mod tests {
             (share.num_samples, &share.labels[..], &share.dense[..]),
             (2, &[1.0, 3.0][..], &[2.0, 3.0, 6.0, 7.0][..])
         );
-        assert_eq!(share.sparse[0], Jagged { values: vec![20, 21, 30], offsets: vec![0, 2, 3] });
+        assert_eq!(
+            share.sparse[0],
+            Jagged { values: vec![20, 21, 30], offsets: vec![0, 2, 3].into() }
+        );
         copy_share(&all, std::iter::empty(), &mut share);
         assert_eq!((share.num_samples, &share.sparse[0].offsets[..]), (0, &[0][..]));
     }

@@ -179,7 +179,7 @@ impl RankWorker {
         self.model.expect_strips(&self.model.slots[self.now], self.needed[0]);
         let call =
             training_call(&self.model, self.now, Some((self.now, batch.into())), StepRates::NONE);
-        self.model.hand_over(&call)?;
+        self.model.hand_over(self.lanes.pool(), &call)?;
         self.lanes.walk(&self.preparation, &self.model, &call, &mut self.recorder)?;
         self.wait_for_prologue()?;
         self.primed = true;
@@ -231,7 +231,7 @@ impl RankWorker {
         let call = training_call(&self.model, now, next.map(|batch| (other, batch)), rates);
         let num_samples_of_all = call.num_samples_of_all;
         let before = self.model.communicator.counters();
-        self.model.hand_over(&call)?;
+        self.model.hand_over(self.lanes.pool(), &call)?;
         let place = Place { slot: now, follows_step: !self.pending.is_empty() };
         self.lanes.walk_whole(&self.schedule, &self.model, &call, place, &mut self.recorder)?;
         let sent = self.model.communicator.counters() - before;
@@ -244,6 +244,15 @@ impl RankWorker {
         self.now = other;
         self.primed = has_next;
         if self.model.on_device() { Ok(()) } else { self.complete_oldest() }
+    }
+
+    /// Brings a batch to where a device's copies find it, and does nothing else: for benchmarks of
+    /// the host's part of a step. The batch of next is lost.
+    ///
+    /// # Errors
+    /// As [`RankWorker::enqueue`] for `next`.
+    pub fn stage(&self, batch: &Batch) -> Result<()> {
+        self.model.stage(self.lanes.pool(), &self.model.slots[1 - self.now], batch.into())
     }
 
     /// Makes the strips of the batch of now as long as it needs; where they were too short when it
@@ -359,7 +368,7 @@ impl RankWorker {
 
     /// Routes the batch of now again, because rows lie elsewhere than when it was routed.
     pub(crate) fn route_again(&mut self) -> Result<()> {
-        self.model.stage_again(&self.model.slots[self.now])?;
+        self.model.stage_again(self.lanes.pool(), &self.model.slots[self.now])?;
         self.prepare_again()?;
         self.wait_for_prologue()
     }
@@ -468,7 +477,7 @@ impl RankWorker {
             Incoming::Read(batch) | Incoming::Keep { batch, .. } => batch.num_samples,
         };
         let call = evaluation_call(&self.model, incoming, num_samples);
-        self.model.hand_over(&call)?;
+        self.model.hand_over(self.lanes.pool(), &call)?;
         let in_training = self.needed_in_training(full);
         let (model, slot, recorder) = (&self.model, call.now, &mut self.recorder);
         let mut forward = &self.evaluation;

@@ -26,7 +26,7 @@ impl MadeUp<'_> {
             u64::from(random.bits(counter)[0])
         };
         let sparse = self.rows.iter().map(|&rows| {
-            let mut bags = Jagged { values: Vec::new(), offsets: vec![0] };
+            let mut bags = Jagged { values: Vec::new(), offsets: vec![0].into() };
             for _ in 0..samples {
                 for _ in 0..[1, 1, 0, 3][(bits() % 4) as usize] {
                     bags.values.push(if bits() % 2 == 0 {

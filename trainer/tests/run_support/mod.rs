@@ -146,7 +146,9 @@ pub struct Run {
 impl Run {
     /// `headlong COMMAND`.
     pub fn new(command: &str) -> Self {
-        let program = env!("CARGO_BIN_EXE_headlong").into();
+        // The bundle for a GPU carries program and tests to another place.
+        let built = env!("CARGO_BIN_EXE_headlong");
+        let program = std::env::var_os("HEADLONG_PROGRAM").map_or(built.into(), PathBuf::from);
         Self { program, arguments: vec![command.to_owned()], environment: Vec::new() }
     }
 

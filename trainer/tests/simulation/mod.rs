@@ -375,7 +375,7 @@ impl Work {
         let mut random = Random::new(number);
         let samples = [self.batch_size, 3, 10, self.batch_size][number as usize % 4];
         let sparse = ROWS.iter().map(|&rows| {
-            let mut bags = Jagged { values: Vec::new(), offsets: vec![0] };
+            let mut bags = Jagged { values: Vec::new(), offsets: vec![0].into() };
             for _ in 0..samples {
                 for _ in 0..[1, 1, 0, 3][random.below(4) as usize] {
                     let among = if random.chance(50) { rows.min(3) } else { rows };

@@ -90,11 +90,11 @@ fn batches_hold_what_the_file_says() {
         (6_f32.ln(), 0.0, 26)
     );
     assert_eq!(
-        (&*batches[0].sparse[0].values, &*batches[0].sparse[0].offsets),
+        (&*batches[0].sparse[0].values, &batches[0].sparse[0].offsets[..]),
         (&[10, 0][..], &[0, 1, 2][..])
     );
     assert_eq!(
-        (&*batches[1].sparse[0].values, &*batches[1].sparse[25].offsets),
+        (&*batches[1].sparse[0].values, &batches[1].sparse[25].offsets[..]),
         (&[5][..], &[0, 1][..])
     );
     let first_two = line(1, "5", "0a").len() + line(0, "-3", "").len();

@@ -3,7 +3,7 @@
 
 use super::shapes::{NUM_DENSE, Shape};
 use headlong_device::rng::CounterRng;
-use headlong_reader::{Batch, Jagged};
+use headlong_reader::{Batch, Jagged, Offsets};
 
 pub const ZIPF_EXPONENT: f64 = 1.05;
 
@@ -143,9 +143,13 @@ pub fn make_batches(shape: &Shape, batch_size: usize, num_batches: usize, seed: 
             f32::from(uniforms.next() < click)
         });
         let labels = labels.collect();
+        let one_hot: Offsets = (0..=batch_size as u32).collect();
         let bags = |(hotness, values): &(usize, Vec<u64>)| Jagged {
             values: values[index * batch_size * hotness..][..batch_size * hotness].to_vec(),
-            offsets: (0..=batch_size).map(|sample| (sample * hotness) as u32).collect(),
+            offsets: match hotness {
+                1 => one_hot.clone(),
+                _ => (0..=batch_size).map(|sample| (sample * hotness) as u32).collect(),
+            },
         };
         let sparse = ids.iter().map(bags).collect();
         Batch { num_samples: batch_size, labels, dense, sparse, ..Batch::default() }

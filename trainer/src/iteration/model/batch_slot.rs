@@ -6,6 +6,7 @@ use headlong_device::{JaggedRef, Mat};
 use headlong_embedding::Ids;
 use headlong_embedding::hybrid::{HybridRoute, HybridSet, NodeProxy};
 use headlong_reader::{Batch, Position};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -112,34 +113,49 @@ impl BatchSlot {
         (batch.num_samples, batch.position) = (route.num_samples(), position);
     }
 
+    /// Takes the place of `incoming`, of which `samples` samples of this rank are on their way to
+    /// the device and are not kept here.
+    pub(super) fn take_note(&self, incoming: &Batch, samples: usize) {
+        let num_samples = incoming.share_of.unwrap_or(incoming.num_samples);
+        self.num_samples_of_all.store(num_samples, Ordering::Relaxed);
+        let mut batch = self.batch.write().unwrap_or_else(PoisonError::into_inner);
+        (batch.num_samples, batch.position) = (samples, incoming.position);
+    }
+
+    /// This rank's samples of `incoming`, where they are neighbours in it.
+    pub(super) fn only_run(&self, incoming: &Batch, share: &Share) -> Option<Range<usize>> {
+        match self.purpose {
+            _ if incoming.share_of.is_some() => Some(0..incoming.num_samples),
+            Purpose::Training => {
+                let mut runs = share.in_step(incoming.num_samples);
+                let first = runs.next()?;
+                runs.next().is_none().then_some(first)
+            }
+            Purpose::Evaluation => Some(share.in_evaluation(incoming.num_samples)),
+        }
+    }
+
     /// Takes the batch of another slot of the same size, but not its route.
     pub(crate) fn adopt(&self, former: &Self) {
         self.num_samples_of_all.store(former.num_samples_of_all(), Ordering::Relaxed);
-        self.batch.write().unwrap_or_else(PoisonError::into_inner).clone_from(&former.batch());
-        let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
-        shares.clone_from(&former.shares());
+        let mut batch = self.batch.write().unwrap_or_else(PoisonError::into_inner);
         if self.staging.is_some() {
             // It is copied again before it is routed again.
+            former.staged(&mut batch);
             return;
         }
+        batch.clone_from(&former.batch());
+        let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
+        shares.clone_from(&former.shares());
         for (mine, former) in [(&self.labels, &former.labels), (&self.dense, &former.dense)] {
             mine.write::<f32>().data_mut().copy_from_slice(former.read::<f32>().data());
         }
     }
 
     fn copy(&self, incoming: &Batch, share: &Share, batch: &mut Batch) {
-        match self.purpose {
-            _ if incoming.share_of.is_some() => {
-                copy_share(incoming, std::iter::once(0..incoming.num_samples), batch)
-            }
-            Purpose::Training => copy_share(incoming, share.in_step(incoming.num_samples), batch),
-            Purpose::Evaluation => {
-                copy_share(
-                    incoming,
-                    std::iter::once(share.in_evaluation(incoming.num_samples)),
-                    batch,
-                );
-            }
+        match self.only_run(incoming, share) {
+            Some(run) => copy_share(incoming, std::iter::once(run), batch),
+            None => copy_share(incoming, share.in_step(incoming.num_samples), batch),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use headlong_device::Stream;
 use headlong_device::cuda::{DeviceMemory, DevicePtr, Piece, Pieces};
+use headlong_device::pool::Pool;
 use headlong_embedding::cuda::StagedPart;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
@@ -175,12 +176,16 @@ impl Model {
     }
 
     /// Brings a batch that comes in to where the device's copies find it.
-    pub(super) fn stage(&self, slot: &BatchSlot, incoming: Incoming<'_>) -> Result<()> {
+    pub(crate) fn stage(
+        &self,
+        pool: &Pool,
+        slot: &BatchSlot,
+        incoming: Incoming<'_>,
+    ) -> Result<()> {
         let with_dense = self.copies_dense();
         let way = match incoming {
             Incoming::Read(batch) | Incoming::Keep { batch, .. } => {
-                self.take_share(slot, batch)?;
-                slot.stage(with_dense)?;
+                slot.stage_share(pool, batch, &self.share, with_dense)?;
                 match incoming {
                     Incoming::Keep { index, .. } => {
                         Way::Keep(self.kept(slot.purpose()).begin(index, slot, with_dense)?)

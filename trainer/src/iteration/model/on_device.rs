@@ -8,16 +8,19 @@
 
 use super::{BatchSlot, Call, Devices, Exchange, Incoming, Model};
 use crate::error::{Cause, Error, Result, exchange_failed};
+use crate::iteration::share::Share;
 use headlong_comm::device::narrow;
 use headlong_comm::{DeviceCollectives, DeviceSizes, SumLen};
 use headlong_device::cuda::{
     CudaStream, DeviceMemory, DevicePtr, DeviceStep, Event, Pieces, Pinned,
 };
+use headlong_device::pool::Pool;
 use headlong_device::{DeviceError, Mat, Stream};
 use headlong_embedding::EmbeddingError;
 use headlong_embedding::cuda::StagedPart;
 use headlong_mlp::loss_scale::{STATE_LEN, ScaleState};
-use headlong_reader::Batch;
+use headlong_reader::{Batch, Jagged};
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A device that is found to have failed behind the stages of step `step`.
@@ -50,6 +53,9 @@ pub(crate) struct Summed {
     pub(crate) at: DevicePtr,
     pub(crate) len: SumLen,
 }
+
+/// Numbers that one thread copies at a time: 256 KiB.
+const COPIED_A_TASK: usize = 1 << 16;
 
 /// Bytes of one [`DeviceStep`].
 pub(super) const RATES_BYTES: usize = size_of::<DeviceStep>();
@@ -88,21 +94,67 @@ impl BatchSlot {
         main.record(&self.staging().ended);
     }
 
-    /// Puts a batch where the device's copies find it.
-    pub(super) fn stage(&self, with_dense: bool) -> Result<()> {
-        let (batch, staging) = (self.batch(), self.staging());
+    /// Puts the samples `samples` of a batch where the device's copies find them, by all threads of
+    /// `pool`.
+    fn stage(
+        &self,
+        pool: &Pool,
+        batch: &Batch,
+        samples: Range<usize>,
+        with_dense: bool,
+    ) -> Result<()> {
+        let (staging, planned) = (self.staging(), self.labels.rows());
+        if samples.len() > planned {
+            return Err(too_many(samples.len(), planned));
+        }
         let mut labels = lock(&staging.labels);
-        let labels = &mut labels.as_mut_slice::<f32>()[..batch.num_samples];
+        let labels = &mut labels.as_mut_slice::<f32>()[..samples.len()];
         match batch.labels.is_empty() {
             true => labels.fill(0.0),
-            false => labels.copy_from_slice(&batch.labels),
+            false => copy(pool, labels, &batch.labels[samples.clone()]),
         }
         if with_dense {
-            lock(&staging.dense).as_mut_slice::<f32>()[..batch.dense.len()]
-                .copy_from_slice(&batch.dense);
+            let width = self.dense.cols();
+            let dense = &batch.dense[samples.start * width..samples.end * width];
+            copy(pool, &mut lock(&staging.dense).as_mut_slice::<f32>()[..dense.len()], dense);
         }
-        let staged = self.route_mut().stage(&super::BatchIds(&batch));
+        let staged = self.route_mut().stage_part(pool, &super::BatchIds(batch), samples);
         staged.map_err(Error::failed("the ids of a batch cannot be routed"))
+    }
+
+    /// Stages this rank's share of `incoming`: from where it lies, where it lies in one piece.
+    pub(super) fn stage_share(
+        &self,
+        pool: &Pool,
+        incoming: &Batch,
+        share: &Share,
+        with_dense: bool,
+    ) -> Result<()> {
+        if let Some(run) = self.only_run(incoming, share) {
+            self.take_note(incoming, run.len());
+            return self.stage(pool, incoming, run, with_dense);
+        }
+        self.take(incoming, share);
+        self.stage_again(pool, with_dense)
+    }
+
+    /// Stages the samples that are kept here.
+    fn stage_again(&self, pool: &Pool, with_dense: bool) -> Result<()> {
+        let batch = self.batch();
+        self.stage(pool, &batch, 0..batch.num_samples, with_dense)
+    }
+
+    /// Reads back what was staged.
+    pub(super) fn staged(&self, batch: &mut Batch) {
+        let (staging, of) = (self.staging(), self.batch());
+        let samples = of.num_samples;
+        (batch.num_samples, batch.position, batch.share_of) = (samples, of.position, None);
+        batch.labels = lock(&staging.labels).as_slice()[..samples].to_vec();
+        batch.dense = lock(&staging.dense).as_slice()[..samples * self.dense.cols()].to_vec();
+        let route = self.route();
+        let bags = route.staged_bags();
+        let bags = bags.map(|(values, offsets)| Jagged { values, offsets: offsets.into() });
+        batch.sparse = bags.collect();
     }
 
     /// Hands the parts of a staged batch to `take`, the same ones for the same head of its route.
@@ -247,8 +299,8 @@ impl Model {
 
     /// Brings the batch of a slot to the device again, where it came from elsewhere than the
     /// reader.
-    pub(crate) fn stage_again(&self, slot: &BatchSlot) -> Result<()> {
-        if self.on_device() { slot.stage(self.copies_dense()) } else { Ok(()) }
+    pub(crate) fn stage_again(&self, pool: &Pool, slot: &BatchSlot) -> Result<()> {
+        if self.on_device() { slot.stage_again(pool, self.copies_dense()) } else { Ok(()) }
     }
 
     /// Whether the model lies on a device that works by itself, behind the host.
@@ -268,12 +320,12 @@ impl Model {
 
     /// The host's part before a walk: the batch that comes in and the step's learning rates go
     /// where the device's copies find them.
-    pub(crate) fn hand_over(&self, call: &Call<'_>) -> Result<()> {
+    pub(crate) fn hand_over(&self, pool: &Pool, call: &Call<'_>) -> Result<()> {
         if !self.on_device() {
             return Ok(());
         }
         if let Some(incoming) = call.incoming {
-            self.stage(call.next.unwrap_or(call.now), incoming)?;
+            self.stage(pool, call.next.unwrap_or(call.now), incoming)?;
         }
         let rates = lock(&call.now.staging().rates);
         rates.put(0, &DeviceStep::new(&call.dense_step, &self.dense_optimizer).words());
@@ -384,12 +436,21 @@ impl Model {
         slot.take(incoming, &self.share);
         let (samples, planned) = (slot.batch().num_samples, slot.labels.rows());
         if samples > planned {
-            return Err(Error::Usage(format!(
-                "a batch of {samples} samples; the plan has room for {planned}"
-            )));
+            return Err(too_many(samples, planned));
         }
         Ok(())
     }
+}
+
+fn too_many(samples: usize, planned: usize) -> Error {
+    Error::Usage(format!("a batch of {samples} samples; the plan has room for {planned}"))
+}
+
+/// Copies by all threads.
+fn copy(pool: &Pool, to: &mut [f32], from: &[f32]) {
+    pool.chunks_mut(to, COPIED_A_TASK, |task, to| {
+        to.copy_from_slice(&from[task * COPIED_A_TASK..][..to.len()]);
+    });
 }
 
 pub(super) fn refused(source: DeviceError) -> Error {

@@ -167,7 +167,7 @@ mod tests {
         let numbers =
             |table: u64| (0..num_samples as u64).map(move |sample| (sample * 7 + table + seed) % 5);
         let bags = |table| {
-            let mut bags = Jagged { values: Vec::new(), offsets: vec![0] };
+            let mut bags = Jagged { values: Vec::new(), offsets: vec![0].into() };
             for (sample, count) in (0..).zip(numbers(table)) {
                 bags.values.extend((0..count).map(|id| seed * 1000 + sample * 10 + id));
                 bags.offsets.push(bags.values.len() as u32);
