@@ -4,13 +4,14 @@
 mod device_support;
 
 use device_support::{
-    Memory, WAYS, download, has_devices, on_devices, replay_all, stream_on, uneven, upload,
+    Memory, TURN, WAYS, download, has_devices, on_devices, replay_all, stream_on, uneven, upload,
 };
 use half::bf16;
 use headlong_comm::device::narrow;
 use headlong_comm::testing::run_ranks;
 use headlong_comm::{BetweenDevices, Communicator, DeviceCollectives, Rank, Topology};
-use headlong_device::Stream;
+use headlong_device::{Stream, cuda};
+use std::sync::PoisonError;
 
 /// Longer than what the software NCCL moves at once, and no multiple of anything.
 const LENGTHS: [usize; 4] = [1, 5, 1031, 40_009];
@@ -158,4 +159,54 @@ fn numbers_are_rounded_as_hosts_round_them() {
     let expected: Vec<u32> =
         numbers.chunks(2).map(|pair| bits(pair[0]) | bits(pair[1]) << 16).collect();
     assert_eq!(download(&to).into_iter().map(f32::to_bits).collect::<Vec<_>>(), expected);
+}
+
+/// NCCL's own thread launches into a stream that this thread captures: seen with one rank, which
+/// needs one device.
+#[test]
+fn nccl_is_captured_with_one_rank() {
+    if !has_devices(1) {
+        return;
+    }
+    let found = match cuda::Library::Nccl.find().path {
+        Ok(path) => path,
+        Err(reason) => return println!("skipped, because {reason}"),
+    };
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let search = nccl_rs::Search::in_directories([found]);
+    let library = nccl_rs::Library::open(&search).unwrap();
+    let stream = stream_on(0);
+    let id = nccl_rs::UniqueId::new(&library).unwrap();
+    let comm = nccl_rs::Comm::init(&library, &id, 0, 1, nccl_rs::Config::default()).unwrap();
+    let numbers = uneven(0);
+    let [from, to] = [&numbers, &vec![0.0; numbers.len()]].map(|data| upload(&stream, data));
+    let cuda = stream.cuda_body();
+    let data = nccl_rs::Data {
+        from: from.ptr().0,
+        to: to.ptr().0,
+        count: numbers.len(),
+        kind: nccl_rs::DataType::F32,
+        stream: cuda.raw(),
+    };
+    // SAFETY: the memory outlives the stream's work, which is waited for below.
+    let sum = || comm.group(|group| unsafe { group.all_reduce(data, nccl_rs::ReduceOp::SUM) });
+    // Connections are made at the first call, which no capture allows.
+    sum().unwrap();
+    stream.synchronize().unwrap();
+    let mut enqueued = Ok(());
+    let graph = cuda.capture(|| {
+        cuda.fill_bytes(to.ptr(), 0, 4 * numbers.len());
+        enqueued = sum();
+        Ok(())
+    });
+    enqueued.unwrap();
+    let graph = graph.unwrap();
+    for replay in 0..3 {
+        cuda.fill_bytes(to.ptr(), 0xff, 4 * numbers.len());
+        graph.launch(cuda);
+        stream.synchronize().unwrap();
+        comm.check().unwrap();
+        assert_eq!(download(&to), numbers, "replay {replay}");
+    }
+    comm.close().unwrap();
 }

@@ -5,6 +5,7 @@
 //! ```text
 //! memory     allocations, copies, fills         capture    what a graph is made of, and what is refused meanwhile
 //! streams    order, events, queries             kernels    shapes, shared memory, warps, atomics
+//! words      streams that write words and wait for them, eagerly and in graphs
 //! software   what only the software device shows: seeds, counts of calls, injected faults, five mutations
 //! ```
 
@@ -18,12 +19,16 @@ mod memory;
 mod software;
 #[path = "conformance/streams.rs"]
 mod streams;
+#[path = "conformance/words.rs"]
+mod words;
 
 use cudarc::driver::sys::{self, CUresult as Code};
 use headlong_device::cuda::testing::{self, download, upload};
 use headlong_device::cuda::{
     CudaDevice, CudaStream, Define, DeviceMemory, DevicePtr, Event, Launch, Source,
 };
+use std::cell::RefCell;
+use std::fmt::Debug;
 use std::process::{Command, Output};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,6 +43,37 @@ struct Args {
     from: DevicePtr,
     n: u32,
     value: u32,
+}
+
+thread_local! {
+    /// What the device of this test has answered otherwise than its rule says.
+    static FACTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Holds an answer of the driver against the rule, and goes on where they differ: the test fails
+/// at its end, and names all of them, as facts that the software device has yet to learn.
+fn note<T: PartialEq + Debug>(asked: &str, found: &T, expected: &T) {
+    if found != expected {
+        let asked = asked.split_whitespace().collect::<Vec<_>>().join(" ");
+        let fact = format!("fact: {asked} is {found:?}, the rule says {expected:?}");
+        FACTS.with_borrow_mut(|facts| facts.push(fact));
+    }
+}
+
+/// [`note`] of what an expression comes to.
+macro_rules! says {
+    ($found:expr, $expected:expr $(, $why:expr)? $(,)?) => {
+        $crate::note(stringify!($found), &$found, &$expected)
+    };
+}
+use says;
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let facts = FACTS.take();
+        facts.iter().for_each(|fact| println!("{fact}"));
+        assert!(std::thread::panicking() || facts.is_empty(), "{} rules differ", facts.len());
+    }
 }
 
 /// The device to oneself: seeds and captures are the whole process's.

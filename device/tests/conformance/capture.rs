@@ -1,6 +1,6 @@
 //! What becomes a graph, and what is refused while a stream is captured.
 
-use super::{Code, Rig, args, driver, raw, raw_event, rig, sys, words_of};
+use super::{Code, Rig, args, driver, raw, raw_event, rig, says, sys, words_of};
 use headlong_device::cuda::{CudaStream, Graph, Launch, Pinned};
 use std::ptr::null_mut;
 
@@ -17,7 +17,7 @@ fn capture(on: &CudaStream, body: impl FnOnce()) -> Graph {
 }
 
 fn begin(stream: &CudaStream) {
-    assert_eq!(driver!(cuStreamBeginCapture_v2(raw(stream), THREAD_LOCAL)), Code::CUDA_SUCCESS);
+    says!(driver!(cuStreamBeginCapture_v2(raw(stream), THREAD_LOCAL)), Code::CUDA_SUCCESS);
 }
 
 /// Ends a capture whose graph no one wants; what the driver says.
@@ -25,18 +25,18 @@ fn end(stream: &CudaStream) -> Code {
     let mut graph = null_mut();
     let code = driver!(cuStreamEndCapture(raw(stream), &mut graph));
     if !graph.is_null() {
-        assert_eq!(driver!(cuGraphDestroy(graph)), Code::CUDA_SUCCESS);
+        says!(driver!(cuGraphDestroy(graph)), Code::CUDA_SUCCESS);
     }
     code
 }
 
 fn destroy(event: sys::CUevent) {
-    assert_eq!(driver!(cuEventDestroy_v2(event)), Code::CUDA_SUCCESS);
+    says!(driver!(cuEventDestroy_v2(event)), Code::CUDA_SUCCESS);
 }
 
 fn current_context() -> usize {
     let mut context = null_mut();
-    assert_eq!(driver!(cuCtxGetCurrent(&mut context)), Code::CUDA_SUCCESS);
+    says!(driver!(cuCtxGetCurrent(&mut context)), Code::CUDA_SUCCESS);
     context as usize
 }
 
@@ -138,28 +138,24 @@ fn an_instance_takes_new_arguments_from_a_graph_of_the_same_shape_only() {
         begin(&rig.first);
         values.iter().for_each(|&value| rig.run("store", 32, args(&a, &a, value)));
         let mut graph = null_mut();
-        assert_eq!(driver!(cuStreamEndCapture(raw(&rig.first), &mut graph)), Code::CUDA_SUCCESS);
+        says!(driver!(cuStreamEndCapture(raw(&rig.first), &mut graph)), Code::CUDA_SUCCESS);
         graph
     };
     let (one, other, longer) = (record(&[1]), record(&[2]), record(&[3, 4]));
     let mut instance = null_mut();
-    assert_eq!(driver!(cuGraphInstantiateWithFlags(&mut instance, one, 0)), Code::CUDA_SUCCESS);
+    says!(driver!(cuGraphInstantiateWithFlags(&mut instance, one, 0)), Code::CUDA_SUCCESS);
     // SAFETY: plain numbers and null pointers.
     let mut info: sys::CUgraphExecUpdateResultInfo = unsafe { std::mem::zeroed() };
-    assert_eq!(driver!(cuGraphExecUpdate_v2(instance, other, &mut info)), Code::CUDA_SUCCESS);
+    says!(driver!(cuGraphExecUpdate_v2(instance, other, &mut info)), Code::CUDA_SUCCESS);
     let code = driver!(cuGraphExecUpdate_v2(instance, longer, &mut info));
-    assert_eq!(code, Code::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    says!(code, Code::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
     for graph in [one, other, longer] {
-        assert_eq!(
-            driver!(cuGraphDestroy(graph)),
-            Code::CUDA_SUCCESS,
-            "an instance stands by itself"
-        );
+        says!(driver!(cuGraphDestroy(graph)), Code::CUDA_SUCCESS, "an instance stands by itself");
     }
-    assert_eq!(driver!(cuGraphLaunch(instance, raw(&rig.first))), Code::CUDA_SUCCESS);
+    says!(driver!(cuGraphLaunch(instance, raw(&rig.first))), Code::CUDA_SUCCESS);
     rig.finish();
     assert_eq!(words_of(&a), [2]);
-    assert_eq!(driver!(cuGraphExecDestroy(instance)), Code::CUDA_SUCCESS);
+    says!(driver!(cuGraphExecDestroy(instance)), Code::CUDA_SUCCESS);
 }
 
 #[test]
@@ -176,12 +172,12 @@ pub fn fork(rig: &Rig, join: bool) -> Code {
     let (there, back) = (raw_event(), raw_event());
     begin(&rig.first);
     rig.scale(&rig.first, &a, &a, 0);
-    assert_eq!(driver!(cuEventRecord(there, raw(&rig.first))), Code::CUDA_SUCCESS);
-    assert_eq!(driver!(cuStreamWaitEvent(raw(&rig.second), there, 0)), Code::CUDA_SUCCESS);
+    says!(driver!(cuEventRecord(there, raw(&rig.first))), Code::CUDA_SUCCESS);
+    says!(driver!(cuStreamWaitEvent(raw(&rig.second), there, 0)), Code::CUDA_SUCCESS);
     rig.scale(&rig.second, &a, &a, 0);
     if join {
-        assert_eq!(driver!(cuEventRecord(back, raw(&rig.second))), Code::CUDA_SUCCESS);
-        assert_eq!(driver!(cuStreamWaitEvent(raw(&rig.first), back, 0)), Code::CUDA_SUCCESS);
+        says!(driver!(cuEventRecord(back, raw(&rig.second))), Code::CUDA_SUCCESS);
+        says!(driver!(cuStreamWaitEvent(raw(&rig.first), back, 0)), Code::CUDA_SUCCESS);
     }
     let code = end(&rig.first);
     destroy(there);
@@ -193,10 +189,10 @@ pub fn fork(rig: &Rig, join: bool) -> Code {
 fn waiting_in_a_capture_for_work_outside_it_breaks_isolation() {
     let Some(rig) = rig() else { return };
     let outside = raw_event();
-    assert_eq!(driver!(cuEventRecord(outside, raw(&rig.second))), Code::CUDA_SUCCESS);
+    says!(driver!(cuEventRecord(outside, raw(&rig.second))), Code::CUDA_SUCCESS);
     begin(&rig.first);
     let code = driver!(cuStreamWaitEvent(raw(&rig.first), outside, 0));
-    assert_eq!(code, Code::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    says!(code, Code::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     assert_eq!(end(&rig.first), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     assert!(!rig.first.is_capturing().unwrap());
     destroy(outside);
@@ -208,8 +204,8 @@ fn two_captures_cannot_become_one() {
     let event = raw_event();
     begin(&rig.first);
     begin(&rig.second);
-    assert_eq!(driver!(cuEventRecord(event, raw(&rig.first))), Code::CUDA_SUCCESS);
-    assert_eq!(
+    says!(driver!(cuEventRecord(event, raw(&rig.first))), Code::CUDA_SUCCESS);
+    says!(
         driver!(cuStreamWaitEvent(raw(&rig.second), event, 0)),
         Code::CUDA_ERROR_STREAM_CAPTURE_MERGE
     );
@@ -223,13 +219,10 @@ fn waiting_for_a_capturing_stream_is_refused_and_spoils_the_capture() {
     let Some(rig) = rig() else { return };
     begin(&rig.first);
     let code = driver!(cuStreamSynchronize(raw(&rig.first)));
-    assert_eq!(code, Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    says!(code, Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_eq!(end(&rig.first), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     begin(&rig.first);
-    assert_eq!(
-        driver!(cuStreamQuery(raw(&rig.first))),
-        Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-    );
+    says!(driver!(cuStreamQuery(raw(&rig.first))), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_eq!(end(&rig.first), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
@@ -238,8 +231,8 @@ fn the_host_cannot_ask_for_an_event_of_a_capture() {
     let Some(rig) = rig() else { return };
     let event = raw_event();
     begin(&rig.first);
-    assert_eq!(driver!(cuEventRecord(event, raw(&rig.first))), Code::CUDA_SUCCESS);
-    assert_eq!(driver!(cuEventQuery(event)), Code::CUDA_ERROR_CAPTURED_EVENT);
+    says!(driver!(cuEventRecord(event, raw(&rig.first))), Code::CUDA_SUCCESS);
+    says!(driver!(cuEventQuery(event)), Code::CUDA_ERROR_CAPTURED_EVENT);
     end(&rig.first);
     destroy(event);
 }
@@ -251,7 +244,7 @@ fn a_capture_ends_on_its_own_thread() {
     let (context, stream) = (current_context(), raw(&rig.first) as usize);
     let elsewhere = std::thread::spawn(move || {
         let mut graph = null_mut();
-        assert_eq!(driver!(cuCtxSetCurrent(context as sys::CUcontext)), Code::CUDA_SUCCESS);
+        says!(driver!(cuCtxSetCurrent(context as sys::CUcontext)), Code::CUDA_SUCCESS);
         driver!(cuStreamEndCapture(stream as sys::CUstream, &mut graph))
     });
     assert_eq!(elsewhere.join().unwrap(), Code::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
@@ -263,8 +256,8 @@ fn a_capture_ends_on_the_stream_it_began_on() {
     let Some(rig) = rig() else { return };
     let event = raw_event();
     begin(&rig.first);
-    assert_eq!(driver!(cuEventRecord(event, raw(&rig.first))), Code::CUDA_SUCCESS);
-    assert_eq!(driver!(cuStreamWaitEvent(raw(&rig.second), event, 0)), Code::CUDA_SUCCESS);
+    says!(driver!(cuEventRecord(event, raw(&rig.first))), Code::CUDA_SUCCESS);
+    says!(driver!(cuStreamWaitEvent(raw(&rig.second), event, 0)), Code::CUDA_SUCCESS);
     assert_eq!(end(&rig.second), Code::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     end(&rig.first);
     destroy(event);
@@ -277,19 +270,16 @@ fn a_thread_that_captures_must_not_allocate_and_another_may() {
     let context = current_context();
     let elsewhere = std::thread::spawn(move || {
         let mut address = 0;
-        assert_eq!(driver!(cuCtxSetCurrent(context as sys::CUcontext)), Code::CUDA_SUCCESS);
-        assert_eq!(driver!(cuMemAlloc_v2(&mut address, 4096)), Code::CUDA_SUCCESS);
+        says!(driver!(cuCtxSetCurrent(context as sys::CUcontext)), Code::CUDA_SUCCESS);
+        says!(driver!(cuMemAlloc_v2(&mut address, 4096)), Code::CUDA_SUCCESS);
         address
     });
     let address = elsewhere.join().unwrap();
     assert_eq!(end(&rig.first), Code::CUDA_SUCCESS);
-    assert_eq!(driver!(cuMemFree_v2(address)), Code::CUDA_SUCCESS);
+    says!(driver!(cuMemFree_v2(address)), Code::CUDA_SUCCESS);
     begin(&rig.first);
     let mut address = 0;
-    assert_eq!(
-        driver!(cuMemAlloc_v2(&mut address, 4096)),
-        Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-    );
+    says!(driver!(cuMemAlloc_v2(&mut address, 4096)), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_eq!(end(&rig.first), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
@@ -297,7 +287,7 @@ fn a_thread_that_captures_must_not_allocate_and_another_may() {
 fn the_null_stream_is_never_captured() {
     let Some(_rig) = rig() else { return };
     let code = driver!(cuStreamBeginCapture_v2(null_mut(), THREAD_LOCAL));
-    assert_eq!(code, Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    says!(code, Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 #[test]
@@ -305,13 +295,13 @@ fn the_null_stream_rests_while_a_blocking_stream_captures() {
     let Some(rig) = rig() else { return };
     let a = rig.zeros(4);
     let (mut blocking, mut graph) = (null_mut(), null_mut());
-    assert_eq!(driver!(cuStreamCreate(&mut blocking, 0)), Code::CUDA_SUCCESS);
-    assert_eq!(driver!(cuStreamBeginCapture_v2(blocking, THREAD_LOCAL)), Code::CUDA_SUCCESS);
+    says!(driver!(cuStreamCreate(&mut blocking, 0)), Code::CUDA_SUCCESS);
+    says!(driver!(cuStreamBeginCapture_v2(blocking, THREAD_LOCAL)), Code::CUDA_SUCCESS);
     let code = driver!(cuMemsetD8Async(a.ptr().0, 1, 16, null_mut()));
-    assert_eq!(code, Code::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    says!(code, Code::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     let code = driver!(cuStreamEndCapture(blocking, &mut graph));
-    assert_eq!(code, Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    assert_eq!(driver!(cuStreamDestroy_v2(blocking)), Code::CUDA_SUCCESS);
+    says!(code, Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    says!(driver!(cuStreamDestroy_v2(blocking)), Code::CUDA_SUCCESS);
 }
 
 #[test]

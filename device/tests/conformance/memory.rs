@@ -1,6 +1,6 @@
 //! Allocations, copies, fills.
 
-use super::{Code, args, driver, raw, rig, sys, words_of};
+use super::{Code, args, driver, raw, rig, says, sys, words_of};
 use headlong_device::cuda::{DeviceMemory, Pinned};
 
 #[test]
@@ -11,11 +11,8 @@ fn a_copy_far_outside_its_allocation_is_refused() {
     // Far: a GPU rounds allocations up, and others lie near.
     let far = a.ptr().0 + (1 << 44);
     let code = driver!(cuMemcpyHtoDAsync_v2(far, host.as_ptr().cast(), 512, raw(&rig.first)));
-    assert_eq!(code, Code::CUDA_ERROR_INVALID_VALUE);
-    assert_eq!(
-        driver!(cuMemsetD8Async(far, 0, 512, raw(&rig.first))),
-        Code::CUDA_ERROR_INVALID_VALUE
-    );
+    says!(code, Code::CUDA_ERROR_INVALID_VALUE);
+    says!(driver!(cuMemsetD8Async(far, 0, 512, raw(&rig.first))), Code::CUDA_ERROR_INVALID_VALUE);
     rig.finish();
 }
 
@@ -24,10 +21,7 @@ fn memory_that_a_device_does_not_have_is_out_of_memory() {
     let Some(rig) = rig() else { return };
     let total = rig.device.memory().1;
     let mut address = 0;
-    assert_eq!(
-        driver!(cuMemAlloc_v2(&mut address, total + (1 << 30))),
-        Code::CUDA_ERROR_OUT_OF_MEMORY
-    );
+    says!(driver!(cuMemAlloc_v2(&mut address, total + (1 << 30))), Code::CUDA_ERROR_OUT_OF_MEMORY);
     let error = DeviceMemory::new(&rig.device, "the big table", total + (1 << 30)).unwrap_err();
     assert!(error.to_string().contains("the big table"), "{error}");
 }
@@ -37,11 +31,11 @@ fn freed_memory_is_free_again_and_freed_once() {
     let Some(rig) = rig() else { return };
     let before = rig.device.memory().0;
     let mut address = 0;
-    assert_eq!(driver!(cuMemAlloc_v2(&mut address, 64 << 20)), Code::CUDA_SUCCESS);
+    says!(driver!(cuMemAlloc_v2(&mut address, 64 << 20)), Code::CUDA_SUCCESS);
     assert!(rig.device.memory().0 < before);
-    assert_eq!(driver!(cuMemFree_v2(address)), Code::CUDA_SUCCESS);
-    assert_eq!(rig.device.memory().0, before);
-    assert_eq!(driver!(cuMemFree_v2(address)), Code::CUDA_ERROR_INVALID_VALUE);
+    says!(driver!(cuMemFree_v2(address)), Code::CUDA_SUCCESS);
+    says!(rig.device.memory().0, before);
+    says!(driver!(cuMemFree_v2(address)), Code::CUDA_ERROR_INVALID_VALUE);
 }
 
 #[test]
@@ -51,7 +45,7 @@ fn a_pageable_source_is_read_at_the_call_and_a_pageable_destination_complete_at_
     let mut host = [5_u32; 256];
     let code =
         driver!(cuMemcpyHtoDAsync_v2(a.ptr().0, host.as_ptr().cast(), 1024, raw(&rig.first)));
-    assert_eq!(code, Code::CUDA_SUCCESS);
+    says!(code, Code::CUDA_SUCCESS);
     host.fill(6);
     rig.scale(&rig.first, &a, &a, 0);
     let code =
@@ -89,7 +83,7 @@ fn fills_write_bytes_and_words() {
     let a = rig.zeros(64);
     rig.first.fill_bytes(a.ptr(), 0xab, 128);
     let code = driver!(cuMemsetD32Async(a.ptr().0 + 128, 0x0102_0304, 16, raw(&rig.first)));
-    assert_eq!(code, Code::CUDA_SUCCESS);
+    says!(code, Code::CUDA_SUCCESS);
     rig.finish();
     let words = words_of(&a);
     assert_eq!(

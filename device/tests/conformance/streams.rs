@@ -1,6 +1,8 @@
 //! Order within and between streams.
 
-use super::{Code, driver, in_a_child, is_child, raw, raw_event, rig, sanitizer, sys, words_of};
+use super::{
+    Code, driver, in_a_child, is_child, raw, raw_event, rig, sanitizer, says, sys, words_of,
+};
 
 #[test]
 fn work_of_one_stream_runs_in_the_order_of_enqueueing() {
@@ -69,9 +71,9 @@ fn an_event_may_be_destroyed_while_its_record_is_pending() {
     let Some(rig) = rig() else { return };
     let (a, event) = (rig.words(&[1; 32]), raw_event());
     rig.scale(&rig.first, &a, &a, 0);
-    assert_eq!(driver!(cuEventRecord(event, raw(&rig.first))), Code::CUDA_SUCCESS);
-    assert_eq!(driver!(cuStreamWaitEvent(raw(&rig.second), event, 0)), Code::CUDA_SUCCESS);
-    assert_eq!(driver!(cuEventDestroy_v2(event)), Code::CUDA_SUCCESS);
+    says!(driver!(cuEventRecord(event, raw(&rig.first))), Code::CUDA_SUCCESS);
+    says!(driver!(cuStreamWaitEvent(raw(&rig.second), event, 0)), Code::CUDA_SUCCESS);
+    says!(driver!(cuEventDestroy_v2(event)), Code::CUDA_SUCCESS);
     rig.scale(&rig.second, &a, &a, 1);
     rig.second.synchronize().unwrap();
     assert_eq!(words_of(&a), [10; 32]);
@@ -91,6 +93,6 @@ fn an_illegal_address_is_an_error_that_stays() {
     let error = rig.first.synchronize().unwrap_err().to_string();
     assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
     let mut address = 0;
-    assert_eq!(driver!(cuMemAlloc_v2(&mut address, 4096)), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
-    assert_eq!(driver!(cuStreamSynchronize(raw(&rig.second))), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+    says!(driver!(cuMemAlloc_v2(&mut address, 4096)), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+    says!(driver!(cuStreamSynchronize(raw(&rig.second))), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
 }
