@@ -6,6 +6,8 @@ mod own_table;
 mod runner;
 mod steps;
 
+pub use device_steps::sanitized_tests;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

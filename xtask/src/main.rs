@@ -30,7 +30,9 @@ const HELP: &str = "cargo xtask COMMAND
   softcuda                       builds the software CUDA device into target/softcuda
   kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, \
                     no spills
-  gpu-bundle                     gathers what a machine with a GPU has to run in target/gpu-bundle
+  gpu-bundle [--rehearse]        gathers what a machine with a GPU has to run in \
+                    target/gpu-bundle;
+                                 --rehearse: and runs it on the software device
   rxe [--full | --two-guests | --linked | --cuda] [--steps N]
                                  verbs over Soft-RoCE in an emulated machine; --two-guests: \
                     between two of them, log kept;
@@ -76,6 +78,7 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
         ("softcuda", []) => cuda::softcuda::run(&root, &target_folder(&root)?),
         ("kernels", []) => cuda::kernels::run(&root, &target_folder(&root)?),
         ("gpu-bundle", []) => cuda::bundle::run(&root, &target_folder(&root)?),
+        ("gpu-bundle", ["--rehearse"]) => cuda::bundle::rehearse(&root, &target_folder(&root)?),
         ("rxe", options) => rxe::run(&root, &target_folder(&root)?, options),
         ("bench-diff", options) => bench_diff::run(&root, &target_folder(&root)?, options),
         ("soak", []) => soak::run(&root, &target_folder(&root)?, None),

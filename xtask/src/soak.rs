@@ -7,18 +7,42 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::cuda::Had;
 use crate::cuda::softcuda::{self, Sanitizer};
+use crate::cuda::{Had, bundle};
 use crate::process::{self, cargo};
 
 /// The longest that a long test may take.
 const LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// One long test: it is `#[ignore]`d in one of the package's test programs and called here by name.
+/// A program that is none, but a command of this one, has no tests of its own.
 struct LongTest {
     package: &'static str,
     program: &'static str,
     name: &'static str,
+}
+
+/// The bundle for a GPU, from first to last, on the software device.
+const REHEARSAL: LongTest =
+    LongTest { package: "xtask", program: "gpu-bundle", name: "rehearsal_of_the_gpu_bundle" };
+
+impl LongTest {
+    /// What cargo is called with.
+    fn arguments(&self) -> Vec<&'static str> {
+        if self.package == "xtask" {
+            return vec!["run", "--release", "-p", "xtask", "--", self.program, "--rehearse"];
+        }
+        let test = ["test", "--release", "-p", self.package, "--test", self.program];
+        [&test[..], &["--", "--ignored", "--exact", "--nocapture", self.name]].concat()
+    }
+
+    /// Whether the output is that of a test that ran: a name that matches nothing passes with "0
+    /// passed", which is a failure of the list.
+    fn ran(&self, lines: &[String]) -> bool {
+        let passed =
+            |line: &String| line.starts_with("test result: ok. 1 passed") || line == bundle::PASSED;
+        lines.iter().any(passed)
+    }
 }
 
 const LONG_TESTS: &[LongTest] = &[
@@ -41,6 +65,7 @@ const LONG_TESTS: &[LongTest] = &[
     },
     LongTest { package: "headlong", program: "all", name: "evaluation::soak_evaluation_cost" },
     LongTest { package: "headlong", program: "all", name: "evaluation::soak_eval_ranks_cost" },
+    REHEARSAL,
 ];
 
 /// Runs the long tests whose names hold `only`, all of them without it, and keeps their output as
@@ -63,26 +88,13 @@ pub fn run(root: &Path, target: &Path, only: Option<&str>) -> Result<bool> {
     let mut passed = true;
     for test in LONG_TESTS.iter().filter(chosen) {
         let started = Instant::now();
-        let arguments = [
-            "test",
-            "--release",
-            "-p",
-            test.package,
-            "--test",
-            test.program,
-            "--",
-            "--ignored",
-            "--exact",
-            "--nocapture",
-            test.name,
-        ];
+        let arguments = test.arguments();
         let mut command = cargo(&arguments, root);
         if let Had::Here(device) = &device {
             command.env("HEADLONG_CUDA_LIBS", device).env("SOFTCUDA_DEVICES", softcuda::DEVICES);
         }
         let finished = process::read_within(LIMIT, command, |_| true)?;
-        // A name that matches nothing passes with "0 passed": that is a failure of this list.
-        let ran = finished.lines.iter().any(|line| line.starts_with("test result: ok. 1 passed"));
+        let ran = test.ran(&finished.lines);
         passed &= finished.success && ran;
         lines.push(format!("\n$ cargo {}", arguments.join(" ")));
         lines.extend(finished.lines);

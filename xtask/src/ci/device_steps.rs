@@ -173,6 +173,11 @@ const WATCHED: &[Watched] = &[
     },
 ];
 
+/// Test programs, and the words that choose their tests under sanitizers.
+pub fn sanitized_tests() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    WATCHED.iter().map(|watched| (watched.program, watched.filters))
+}
+
 /// Tests of kernels with every access watched: addresses and undefined behaviour, then races.
 pub fn sanitizers(workshop: &Workshop) -> Result<Outcome> {
     if !process::answers("g++", &["--version"]) {

@@ -8,12 +8,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::softcuda::{self, Sanitizer};
 use super::test_programs::{self, TestProgram};
 use super::{Had, kernels, nvrtc};
+use crate::ci::sanitized_tests;
 use crate::process::{self, At as _, cargo};
 
-/// The most that the bundle may weigh: what can be carried to a lent machine.
-const MOST_BYTES: u64 = 64 << 20;
+/// The most that the bundle may weigh: what can be carried to a lent machine is 64 MiB, with the
+/// working tree.
+const MOST_BYTES: u64 = 45 << 20;
 /// The architecture of the machine it is for: H100 and H200.
 const ARCHITECTURE: &str = "sm_90a";
 const PACKAGES: &[&str] = &[
@@ -26,10 +29,12 @@ const PACKAGES: &[&str] = &[
     "headlong",
 ];
 /// Tests that start programs of the folder they were built in: they cannot travel.
-const STAYS_HERE: &[&str] = &["cuda_run", "device_cuda_processes"];
+const STAYS_HERE: &[&str] = &["device_cuda_processes"];
 /// What runs the same shapes in PyTorch, where the machine has it: from `benches/peers`.
 const PEERS: &[&str] = &["common.py", "gpu_peer.py", "gpu_compare.py"];
 const RUN: &str = include_str!("bundle_run.sh");
+/// The last line of a rehearsal in which nothing failed.
+pub const PASSED: &str = "gpu-bundle: nothing failed";
 
 /// Gathers the bundle in `target/gpu-bundle` and prints what it weighs.
 pub fn run(root: &Path, target: &Path) -> Result<bool> {
@@ -41,22 +46,10 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     for part in ["tests", "kernels", "peers"] {
         fs::create_dir_all(folder.join(part)).at(&folder)?;
     }
-    let build = ["build", "--release", "--quiet", "-p", "headlong", "-p", "headlong-benches"];
-    ensure!(process::show(cargo(&build, root))?, "the programs do not build");
-    for program in ["headlong", "headlong-benches"] {
-        copy_stripped(&target.join("release").join(program), &folder.join(program))?;
-    }
-    for test in programs_with_cuda(test_programs::build(root, PACKAGES)?)? {
-        let program = folder.join("tests").join(file_name(&test));
-        copy_stripped(&test.path, &program)?;
-        // Packed to a third: many programs hold the same libraries. `run.sh` unpacks them.
-        let packed = Command::new("gzip").args(["-n", "-6"]).arg(&program).status();
-        ensure!(
-            packed.context("`gzip` is not installed")?.success(),
-            "`gzip` refuses {}",
-            program.display()
-        );
-    }
+    let build = ["build", "--release", "--quiet", "-p", "headlong"];
+    ensure!(process::show(cargo(&build, root))?, "the program does not build");
+    copy_stripped(&target.join("release/headlong"), &folder.join("headlong"))?;
+    gather_tests(root, &folder)?;
     ensure!(
         kernels::build(root, &compiler, ARCHITECTURE, &folder.join("kernels"), &[])?,
         "some kernel does not compile"
@@ -75,6 +68,46 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
         println!("gpu-bundle: more than {} MiB", MOST_BYTES >> 20);
     }
     Ok(bytes <= MOST_BYTES)
+}
+
+/// Gathers the bundle and runs all of it on the software device: within its seconds, as on a GPU.
+pub fn rehearse(root: &Path, target: &Path) -> Result<bool> {
+    let device = match softcuda::build(root, target, Sanitizer::None)? {
+        Had::Here(device) => device,
+        Had::Not(reason) => bail!("there is no software device, because {reason}"),
+    };
+    if !run(root, target)? {
+        return Ok(false);
+    }
+    let out = target.join("gpu-bundle-rehearsal");
+    process::fresh_folder(&out)?;
+    let mut command = Command::new("sh");
+    command.arg(target.join("gpu-bundle/run.sh")).arg(&out).env("REHEARSE", device);
+    process::show(command)
+}
+
+/// The test programs, in one archive: they hold the same libraries, so that all of them weigh little
+/// more than one. And which of them run under compute-sanitizer.
+fn gather_tests(root: &Path, folder: &Path) -> Result<()> {
+    let tests = folder.join("tests");
+    let programs = programs_with_cuda(test_programs::build(root, PACKAGES)?)?;
+    for test in &programs {
+        copy_stripped(&test.path, &tests.join(file_name(test)))?;
+    }
+    let archive = folder.join("tests.tar.xz");
+    let mut tar = Command::new("tar");
+    tar.arg("-cJf").arg(&archive).arg("-C").arg(&tests).arg(".").env("XZ_OPT", "-6e");
+    let packed = tar.status().context("`tar` is not installed")?;
+    ensure!(packed.success(), "`tar` or `xz` refuses {}", archive.display());
+    fs::remove_dir_all(&tests).at(&tests)?;
+    let lines = sanitized_tests().map(|(name, filters)| {
+        let of_name = |program: &&TestProgram| program.name == name;
+        let program = programs.iter().find(of_name);
+        let program = program.with_context(|| format!("the test program {name} is absent"))?;
+        Ok(format!("{} {}\n", file_name(program), filters.join(" ")))
+    });
+    let list = folder.join("sanitizers.txt");
+    fs::write(&list, lines.collect::<Result<String>>()?).at(&list)
 }
 
 /// The programs that have at least one test of CUDA: its path names `cuda`, or it is the
@@ -254,7 +287,10 @@ mod tests {
         };
         let (passed, text) = stage(&[100.0, 200.0]);
         assert!(passed && text.contains("C1, batch 64: ratio 2.50 a smoke test"), "{text}");
-        let log = fs::read_to_string(out.join("peers.log")).unwrap();
+        let mut unpack = Command::new("tar");
+        unpack.arg("-xzf").arg(out.join("gpu-bundle.tar.gz")).arg("-C").arg(&out);
+        assert!(unpack.status().unwrap().success());
+        let log = fs::read_to_string(out.join("gpu-bundle/peers.log")).unwrap();
         assert!(
             log.contains("bench iteration --shape C1") && log.contains("--device cuda"),
             "{log}"

@@ -1,146 +1,238 @@
 #!/bin/sh
-# Runs what cannot be tested without a GPU, on a machine with one, in the order in which a failure
-# says most: conformance, op tests, equality of whole runs, sanitizers, benches, PyTorch next to
-# ours. Nothing is installed.
+# Runs what cannot be tested without a GPU, on a machine with one, in three calls of a few minutes:
+# what is alive and right, where time goes, what may be claimed. Nothing is installed.
 #
-#   ./run.sh [OUT] [STAGE...]     OUT (default ./out) keeps a log for each stage; without STAGE:
-#                                 all of them
+#   ./run.sh [OUT] [CALL|STAGE...]   CALL: right (420 s), time (480 s) or claims (480 s); without
+#                                    any, all three. OUT (default ./out) gets one archive, packed
+#                                    again after every stage, and summary.txt
 #
-# REHEARSE=DIR tries the stage `peers` where there is no GPU: DIR is a software device
-# (`cargo xtask softcuda`), PyTorch computes on the CPU, all is small, and no number means anything.
+# A stage has seconds of its own. What they do not suffice for is cut, said so, and no failure.
 #
-# Needs: an NVIDIA driver; NVRTC and cuBLASLt of CUDA 13 (a toolkit, or the wheels that PyTorch
-# brings along), because tests compile small kernels of their own; compute-sanitizer for the stage
-# `sanitizers`, else that stage says that it is skipped; for the stage `peers` a python with PyTorch
-# 2.11 for CUDA 13 (PYTHON, python3 unless set), likewise.
+# LIBS=DIR      where NVRTC, cuBLASLt and NCCL are looked for; unset: toolkits, python's wheels
+# PYTHON=FILE   a python with PyTorch for the stage `peers` (python3)
+# REHEARSE=DIR  tries all of it where there is no GPU: DIR is a software device (`cargo xtask
+#               softcuda`); all is small, and no number means anything
+#
+# Needs: an NVIDIA driver; NVRTC and cuBLASLt of CUDA 12 or 13, because tests compile small kernels
+# of their own. Where ncu, compute-sanitizer or PyTorch is missing, its stage says that it is
+# skipped.
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/out}
 [ $# -gt 0 ] && shift
-stages=${*:-"doctor conformance ops equality replays sanitizers benches peers"}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-# Compiled kernels stay with the logs; a software device that the environment names is not a GPU.
-export XDG_CACHE_HOME="$out/cache" REQUIRE=cuda
+work=$(mktemp -d)
+logs=$work/gpu-bundle
+mkdir -p "$logs" "$work/cache" "$work/tests"
+export XDG_CACHE_HOME="$work/cache" REQUIRE=cuda HEADLONG_PROGRAM="$here/headlong"
 unset HEADLONG_CUDA_LIBS
+[ -n "$LIBS" ] && export HEADLONG_CUDA_LIBS="$LIBS"
 [ -n "$REHEARSE" ] && export HEADLONG_CUDA_LIBS="$REHEARSE" REQUIRE=hostcuda
-mkdir -p "$XDG_CACHE_HOME"
-# Programs travel packed. A folder that cannot be written to is copied first.
-if ls "$here"/tests/*.gz >/dev/null 2>&1; then
-    [ -w "$here/tests" ] || { cp -r "$here" "$out/bundle" && here=$out/bundle; }
-    gunzip -f "$here"/tests/*.gz || exit 1
+python=${PYTHON:-python3}
+# One archive of all test programs: they share most of what they hold.
+if [ -e "$here/tests.tar.xz" ]; then
+    tar -xJf "$here/tests.tar.xz" -C "$work/tests" 2>/dev/null ||
+        "$python" -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
+            "$here/tests.tar.xz" "$work/tests" || exit 1
 fi
-failed=""
+failed="" cut=""
 
-# run STAGE LIMIT_S COMMAND...: keeps the output, and says how it ended.
+say() { echo "$*" | tee -a "$out/summary.txt"; }
+
+pack() { tar -czf "$out/gpu-bundle.tar.gz" -C "$work" gpu-bundle; }
+trap 'rm -rf "$work"' EXIT
+trap 'pack; exit 130' INT TERM
+
+# stage NAME SECONDS: what follows belongs to it.
+stage() {
+    name=$1 ends=$(($(date +%s) + $2))
+    : >"$logs/$name.log"
+}
+
+# run COMMAND...: keeps the output, and says how it ended.
 run() {
-    stage=$1 limit=$2
-    shift 2
-    start=$(date +%s)
-    (cd "$out" && timeout "$limit" "$@") >>"$out/$stage.log" 2>&1
+    begun=$(date +%s)
+    left=$((ends - begun))
+    what=$(basename "$1")
+    [ $# -gt 1 ] && what="$what $2"
+    if [ $left -lt 2 ]; then
+        say "$name: cut: no time for $what"
+        case "$cut" in *" $name"*) ;; *) cut="$cut $name" ;; esac
+        return 0
+    fi
+    echo "\$ $*" >>"$logs/$name.log"
+    (cd "$logs" && timeout -k 5 "$left" "$@") >>"$logs/$name.log" 2>&1
     code=$?
-    end=$(date +%s)
-    if [ $code = 0 ]; then word=passed; else word="FAILED ($code)" failed="$failed $stage"; fi
-    echo "$stage: $word in $((end - start)) s: $(basename "$1")"
+    took=$(($(date +%s) - begun))
+    case $code in
+    0) say "$name: passed in $took s: $what" ;;
+    124 | 137) say "$name: cut after $took s: $what" && cut="$cut $name" ;;
+    *) say "$name: FAILED ($code) in $took s: $what" && failed="$failed $name" ;;
+    esac
+    pack
+    return $code
 }
 
-tests() {
-    for program in "$here"/tests/*; do
-        case "$(basename "$program")" in device-conformance) continue ;; esac
-        echo "$program"
-    done
-}
+# small REHEARSED MEANT: which of both applies.
+small() { if [ -n "$REHEARSE" ]; then echo "$1"; else echo "$2"; fi; }
 
 # The tests of a program that are about CUDA: all where its name says so, else those that do.
 filter() {
-    case "$(basename "$1")" in *cuda*) ;; *) echo cuda ;; esac
+    case "$1" in *cuda*) ;; *) echo cuda ;; esac
 }
 
-for stage in $stages; do
-    : >"$out/$stage.log"
-    case $stage in
+steps() {
+    for batch in $(small 64 "65536 6912"); do
+        for schedule in serial overlapped captured; do
+            run "$here/headlong" bench iteration --device cuda --shape C1 \
+                --row-cap "$(small 100 fit)" --dtype bf16 --schedule $schedule \
+                --batch-size "$batch" --seconds "$(small 0 5)" --json
+        done
+    done
+}
+
+equality() {
+    # Serial, overlapped and captured runs have the same weights, bit for bit.
+    for precision in f32 bf16; do
+        for schedule in serial overlapped captured; do
+            run "$here/headlong" train --preset tiny --device cuda --kernels "$here/kernels" \
+                --precision $precision --schedule $schedule --steps "$(small 8 2000)" \
+                --output-dir "$work/equality-$precision-$schedule"
+        done
+        same_weights "$precision"
+    done
+}
+
+# same_weights WHAT: all runs that the stage's log holds since it was last asked have one digest.
+same_weights() {
+    found=$(grep -o 'weights [0-9a-f]\{16,\}' "$logs/$name.log" | tail -n +$((${seen:-0} + 1)) | sort -u)
+    seen=$(grep -c 'weights [0-9a-f]\{16,\}' "$logs/$name.log")
+    if [ "$(echo "$found" | grep -c weights)" = 1 ]; then
+        say "$name: $1: one digest: $found"
+    else
+        say "$name: $1: digests differ, or there is none" && failed="$failed $name"
+    fi
+}
+
+replays() {
+    # As many replays as a week of evaluations would have, of two sorts of step: their weights at
+    # the end are those of steps that were enqueued one by one.
+    for schedule in overlapped captured; do
+        run "$here/headlong" train --preset tiny --device cuda --kernels "$here/kernels" \
+            --batch-size 512 --epochs 1000 --eval-every 0 --schedule $schedule \
+            --steps "$(small 16 100000)" --output-dir "$work/replays-$schedule"
+    done
+    same_weights replays
+}
+
+traces() {
+    for schedule in serial captured; do
+        run "$here/headlong" train --preset tiny --device cuda --precision bf16 --time \
+            --batch-size "$(small 64 65536)" --steps 8 --eval-every 0 --schedule $schedule \
+            --set "synthetic.train_rows=$(small 2_000 800_000)" --set model.dim=128 \
+            --set 'model.bottom=[512,256,128]' --set 'model.top=[1024,1024,512,256,1]' \
+            --trace "$logs/step-$schedule.json" --output-dir "$work/traces-$schedule"
+    done
+}
+
+profile() {
+    tool=$(command -v ncu || ls /usr/local/cuda/bin/ncu 2>/dev/null)
+    [ -z "$tool" ] && say "$name: skipped, because ncu is not installed" && return
+    # Clocks as they are: what is measured is what runs. Each kernel's first launches.
+    for kernels in 'lookup' 'update' 'dot_|tensor' 'sort|route' 'gemm|nvjet|cutlass'; do
+        run "$tool" --clock-control none --kernel-name "regex:$kernels" --launch-count 4 \
+            --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy \
+            --section LaunchStats "$here/headlong" bench iteration --device cuda --shape C1 \
+            --row-cap 1000000 --dtype bf16 --schedule serial --batch-size 65536 --seconds 0
+    done
+}
+
+sanitizers() {
+    tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+    [ -z "$tool" ] && say "$name: skipped, because compute-sanitizer is not installed" && return
+    # A small test of every file of kernels: those that CI runs under g++'s sanitizers.
+    for check in memcheck racecheck; do
+        while read -r program filters; do
+            # shellcheck disable=SC2086 # one word for each filter
+            run "$tool" --tool $check --error-exitcode 9 "$work/tests/$program" $filters \
+                --test-threads 1
+        done <"$here/sanitizers.txt"
+    done
+}
+
+peers() {
+    # PyTorch and ours on the same GPU, in turn, with tables of 96 GB.
+    if [ -n "$REHEARSE" ]; then
+        run "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --smoke cuda
+    elif ! "$python" -c 'import torch; assert torch.cuda.is_available()' \
+        >>"$logs/peers.log" 2>&1; then
+        say "peers: skipped, because $python has no PyTorch that sees the GPU: set PYTHON"
+    else
+        run "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --shape C1 \
+            --row-cap 40000000 --batch-size 65536 --rounds 1 --seconds 5
+    fi
+    grep -e ': ratio ' "$logs/peers.log" | tee -a "$out/summary.txt"
+}
+
+one() {
+    case $1 in
     doctor)
-        nvidia-smi >>"$out/doctor.log" 2>&1
-        run doctor 60 "$here/headlong" doctor
+        stage doctor 20
+        nvidia-smi >>"$logs/doctor.log" 2>&1
+        run "$here/headlong" doctor
+        ;;
+    floors)
+        stage floors 40
+        run "$work/tests/device-cuda_floors" --ignored --nocapture
         ;;
     conformance)
-        program=$here/tests/device-conformance
-        [ -x "$program" ] && run conformance 300 "$program" --test-threads 1
+        # Every rule that the driver keeps otherwise is a line that begins with `fact:`.
+        stage conformance 60
+        run "$work/tests/device-conformance" --test-threads 1 --nocapture
+        grep '^fact:' "$logs/conformance.log" | tee -a "$out/summary.txt"
         ;;
     ops)
-        # shellcheck disable=SC2046 # no word where all tests are meant
-        for program in $(tests); do
-            run ops 600 "$program" $(filter "$program") --test-threads 1
+        stage ops 120
+        for program in "$work"/tests/*; do
+            case "$(basename "$program")" in
+            device-conformance | device-cuda_floors | trainer-cuda_run) continue ;;
+            esac
+            # shellcheck disable=SC2046 # no word where all tests are meant
+            run "$program" $(filter "$(basename "$program")") --test-threads 1
         done
         ;;
-    equality)
-        # Serial, overlapped and captured runs have the same weights, bit for bit.
-        for schedule in serial overlapped captured; do
-            run equality 300 "$here/headlong" train --preset tiny --device cuda \
-                --kernels "$here/kernels" --schedule $schedule \
-                --output-dir "$out/equality-$schedule"
-        done
-        if grep -h -o 'weights [0-9a-f]*' "$out/equality.log" | sort -u |
-            awk 'END { exit NR != 1 }'; then
-            echo "equality: the three schedules have the same weights"
-        else
-            echo "equality: the schedules' weights differ, or were not printed"
-            failed="$failed equality"
-        fi
+    losses)
+        # The first losses are those of the processor.
+        stage losses 40
+        run "$work/tests/trainer-cuda_run" the_first_losses --test-threads 1
         ;;
-    replays)
-        # Steps of a small batch take well under a millisecond: a minute is 100,000 replays and
-        # more.
-        run replays 600 "$here/headlong" bench iteration --device cuda --shape C2 --row-cap 100000 \
-            --schedule captured --batch-size 512 --seconds 60
+    equality) stage equality 50 && equality ;;
+    steps) stage steps 90 && steps ;;
+    traces) stage traces 60 && traces ;;
+    embedding)
+        stage embedding 40
+        run "$here/headlong" bench embedding --device cuda --json --tables "$(small 2 10)" \
+            --rows "$(small 500 1680000)" --dim 128 --ids "$(small 128 104857)" --alpha 1.05 \
+            --optimizer sgd --seconds "$(small 0 5)"
         ;;
-    sanitizers)
-        tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-        if [ -z "$tool" ]; then
-            echo "sanitizers: skipped, because compute-sanitizer is not installed"
-            continue
-        fi
-        for check in memcheck racecheck initcheck synccheck; do
-            for program in $(tests); do
-                # shellcheck disable=SC2046 # no word where all tests are meant
-                run sanitizers 600 "$tool" --tool $check --error-exitcode 9 "$program" \
-                    $(filter "$program") --test-threads 1
-            done
-        done
-        ;;
-    benches)
-        run benches 300 "$here/headlong-benches" --only cuda_embedding --seconds 10
-        for batch in 512 6912 65536; do
-            for schedule in serial overlapped captured; do
-                run benches 300 "$here/headlong" bench iteration --device cuda --shape C1 \
-                    --row-cap fit --dtype bf16 --schedule $schedule --batch-size $batch \
-                    --seconds 10 --json
-            done
-        done
-        ;;
-    peers)
-        # PyTorch and ours on the same GPU, in turn; the full tables take 96 GB, the small ones
-        # 2.6.
-        python=${PYTHON:-python3}
-        if [ -n "$REHEARSE" ]; then
-            run peers 3600 "$python" "$here/peers/gpu_compare.py" \
-                --headlong "$here/headlong" --smoke cuda
-        elif ! "$python" -c 'import torch; assert torch.cuda.is_available()' \
-            >>"$out/peers.log" 2>&1; then
-            echo "peers: skipped, because $python has no PyTorch that sees the GPU: set PYTHON"
-            continue
-        else
-            for cap in 648000 40000000; do
-                echo "tables of $cap rows at most" >>"$out/peers.log"
-                run peers 3600 "$python" "$here/peers/gpu_compare.py" \
-                    --headlong "$here/headlong" --shape C1 --row-cap $cap \
-                    --batch-size 512 6912 65536 --rounds 3 --seconds 5
-            done
-        fi
-        grep -e '^tables of' -e ': ratio ' "$out/peers.log"
-        ;;
-    *) echo "$stage: no such stage" && failed="$failed $stage" ;;
+    profile) stage profile 200 && profile ;;
+    sanitizers) stage sanitizers 180 && sanitizers ;;
+    replays) stage replays 120 && replays ;;
+    peers) stage peers 360 && peers ;;
+    *) say "$1: no such call or stage" && failed="$failed $1" ;;
     esac
+}
+
+for call in ${*:-right time claims}; do
+    case $call in
+    right) stages="doctor floors conformance ops losses equality steps" ;;
+    time) stages="traces embedding profile sanitizers" ;;
+    claims) stages="replays peers" ;;
+    *) stages=$call ;;
+    esac
+    for each in $stages; do one "$each"; done
 done
-[ -z "$failed" ] && echo "gpu-bundle: all passed; logs in $out" && exit 0
-echo "gpu-bundle: failed:$failed; logs in $out"
-exit 1
+[ -n "$cut" ] && say "gpu-bundle: cut:$cut"
+[ -n "$failed" ] && say "gpu-bundle: failed:$failed"
+pack
+[ -z "$failed" ] && say "gpu-bundle: nothing failed"
