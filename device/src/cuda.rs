@@ -46,7 +46,7 @@ pub mod testing;
 mod tests;
 
 pub use args::{Mats, kernel_args};
-pub use cache::{KernelCache, build_into};
+pub use cache::{KernelCache, build_into, path_in_bundle, read_from};
 pub use compile::{Compiled, KernelReport, PRELUDE, compile, compiler_version};
 pub use device::{CudaDevice, CudaFiles};
 pub use event::Event;

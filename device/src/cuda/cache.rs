@@ -76,7 +76,7 @@ impl KernelCache {
     }
 }
 
-/// Compiles an instance and writes it into a bundle, as `arch/crate-op-key.cubin`; returns what was
+/// Compiles an instance and writes it into a bundle at [`path_in_bundle`]; returns what was
 /// compiled.
 pub fn build_into(
     folder: &Path,
@@ -85,10 +85,25 @@ pub fn build_into(
     arch: &str,
 ) -> Result<Compiled> {
     let compiled = compile(source, defines, arch)?;
+    write(&folder.join(path_in_bundle(source, defines, arch)?), &compiled)?;
+    Ok(compiled)
+}
+
+/// What a bundle holds of an instance, where it does.
+pub fn read_from(
+    folder: &Path,
+    source: &Source,
+    defines: &[Define],
+    arch: &str,
+) -> Result<Option<Compiled>> {
+    Ok(read(&folder.join(path_in_bundle(source, defines, arch)?)))
+}
+
+/// Where a bundle of this compiler has an instance: `arch/crate-op-key.cubin`.
+pub fn path_in_bundle(source: &Source, defines: &[Define], arch: &str) -> Result<PathBuf> {
     // The software device's compiler counts its minor versions from 1000.
     let arch_folder = arch_folder(arch, compiler_version()?.1 >= 1000);
-    write(&folder.join(arch_folder).join(file_name(source, defines, arch)), &compiled)?;
-    Ok(compiled)
+    Ok(Path::new(&arch_folder).join(file_name(source, defines, arch)))
 }
 
 /// The file of an instance: everything that changes the code is in the key, the compiler's version

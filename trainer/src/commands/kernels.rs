@@ -44,6 +44,10 @@ pub struct BuildArguments {
     /// Fail where the compiler warns or a kernel spills registers
     #[arg(long)]
     pub check: bool,
+    /// Take what the folder already holds of the same text and constants, instead of compiling it
+    /// again: for a folder that the same compiler has filled
+    #[arg(long, requires = "output")]
+    pub reuse: bool,
     /// Whose kernels
     #[command(flatten)]
     pub models: ModelArguments,
@@ -72,6 +76,8 @@ struct Row {
     registers: u32,
     spill_bytes: u32,
     shared_bytes: u32,
+    /// The file below the folder of `--output`.
+    file: PathBuf,
 }
 
 /// Lists the instances that the models need; compiles nothing.
@@ -97,10 +103,12 @@ pub fn build(arguments: &BuildArguments, registry: &Registry) -> Result<()> {
         .iter()
         .flat_map(|build| arguments.arch.iter().map(move |arch| (build, arch.as_str())))
         .collect();
-    for (&(build, arch), compiled) in jobs.iter().zip(compile(&jobs, arguments.output.as_deref())) {
-        let compiled = compiled.map_err(Error::failed("a kernel cannot be compiled"))?;
+    let failed = || Error::failed("a kernel cannot be compiled");
+    for (&(build, arch), compiled) in jobs.iter().zip(compile(&jobs, arguments)) {
+        let compiled = compiled.map_err(failed())?;
+        let file = cuda::path_in_bundle(build.source, &build.defines, arch).map_err(failed())?;
         complaints.extend(complain(build, arch, &compiled));
-        rows.extend(compiled.kernels.iter().map(|report| row(build, arch, report)));
+        rows.extend(compiled.kernels.iter().map(|report| row(build, arch, report, &file)));
     }
     let instances = builds.len() * arguments.arch.len();
     let document =
@@ -117,7 +125,7 @@ pub fn build(arguments: &BuildArguments, registry: &Registry) -> Result<()> {
 /// Compiles each instance for its architecture, as many at a time as there are cores, into a folder
 /// if one is given. Answers in the order of `jobs`; after a failure no more are begun, and those
 /// are left out at the end.
-fn compile(jobs: &[(&Build, &str)], output: Option<&Path>) -> Vec<DeviceResult<Compiled>> {
+fn compile(jobs: &[(&Build, &str)], arguments: &BuildArguments) -> Vec<DeviceResult<Compiled>> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let answers: Vec<OnceLock<DeviceResult<Compiled>>> =
         jobs.iter().map(|_| OnceLock::new()).collect();
@@ -125,10 +133,7 @@ fn compile(jobs: &[(&Build, &str)], output: Option<&Path>) -> Vec<DeviceResult<C
         while !failed.load(Ordering::Relaxed) {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some((build, arch)) = jobs.get(index) else { return };
-            let compiled = match output {
-                Some(folder) => cuda::build_into(folder, build.source, &build.defines, arch),
-                None => cuda::compile(build.source, &build.defines, arch),
-            };
+            let compiled = compile_one(build, arch, arguments);
             failed.fetch_or(compiled.is_err(), Ordering::Relaxed);
             answers[index].set(compiled).expect("each index is taken once");
         }
@@ -138,6 +143,17 @@ fn compile(jobs: &[(&Build, &str)], output: Option<&Path>) -> Vec<DeviceResult<C
         work();
     });
     answers.into_iter().map_while(OnceLock::into_inner).collect()
+}
+
+fn compile_one(build: &Build, arch: &str, arguments: &BuildArguments) -> DeviceResult<Compiled> {
+    let (source, defines) = (build.source, build.defines.as_slice());
+    let Some(folder) = &arguments.output else { return cuda::compile(source, defines, arch) };
+    if arguments.reuse
+        && let Some(compiled) = cuda::read_from(folder, source, defines, arch)?
+    {
+        return Ok(compiled);
+    }
+    cuda::build_into(folder, source, defines, arch)
 }
 
 /// All instances that the crates list for the models, each once.
@@ -220,7 +236,7 @@ fn constants(build: &Build) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn row(build: &Build, arch: &str, report: &KernelReport) -> Row {
+fn row(build: &Build, arch: &str, report: &KernelReport, file: &Path) -> Row {
     Row {
         kernel: format!("{}:{}", build.source.name, report.name),
         constants: constants(build),
@@ -228,6 +244,7 @@ fn row(build: &Build, arch: &str, report: &KernelReport) -> Row {
         registers: report.registers,
         spill_bytes: report.spill_bytes,
         shared_bytes: report.shared_bytes,
+        file: file.to_owned(),
     }
 }
 
@@ -303,7 +320,7 @@ mod tests {
         );
         assert!(complain(build, "sm_90a", &compiled("", 8)).unwrap().contains("k spills 8 bytes"));
         assert!(complain(build, "sm_90a", &compiled("a.cu(3): warning #177-D: x", 0)).is_some());
-        let text = to_text(&[row(build, "sm_90a", &report(0))], 1, &[]);
+        let text = to_text(&[row(build, "sm_90a", &report(0), Path::new("x"))], 1, &[]);
         assert!(text.starts_with("kernel") && text.contains("sm_90a"), "{text}");
     }
 }
