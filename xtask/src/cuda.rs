@@ -3,9 +3,11 @@
 
 pub mod bundle;
 pub mod kernels;
+mod lint;
 pub mod nvrtc;
 pub mod softcuda;
 pub mod test_programs;
+mod wheels;
 
 use std::path::PathBuf;
 

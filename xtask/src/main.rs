@@ -3,7 +3,8 @@
 //! - `cargo xtask ci`: everything a change has to pass, in one run;
 //! - `cargo xtask tidy`: the rules of the workspace that neither rustc nor clippy knows;
 //! - `cargo xtask softcuda`: the software CUDA device, for tests without a GPU;
-//! - `cargo xtask kernels`: every CUDA kernel compiled for every architecture, without a GPU;
+//! - `cargo xtask kernels`: every CUDA kernel compiled for every architecture, and its machine code
+//!   held against what it must be, without a GPU;
 //! - `cargo xtask gpu-bundle`: everything that a machine with a GPU has to run, in one folder;
 //! - `cargo xtask rxe`: verbs over Soft-RoCE, in an emulated machine;
 //! - `cargo xtask bench-diff`: has anything become slower;
@@ -29,7 +30,8 @@ const HELP: &str = "cargo xtask COMMAND
   tidy                           crates, sizes, unwrap, unsafe, environment, to-dos
   softcuda                       builds the software CUDA device into target/softcuda
   kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, \
-                    no spills
+                    no spills;
+                                 lints their machine code: loads in flight, widths, occupancy
   gpu-bundle [--rehearse]        gathers what a machine with a GPU has to run in \
                     target/gpu-bundle;
                                  --rehearse: and runs it on the software device

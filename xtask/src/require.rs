@@ -27,7 +27,8 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "cuda", words: &["cuda", "gpu"] },
     // Any CUDA device: where there is no GPU, the software device, which g++ builds.
     Requirement { name: "hostcuda", words: &["hostcuda", "softcuda", "cuda", "g++", "sanitize"] },
-    Requirement { name: "nvrtc", words: &["nvrtc"] },
+    // The compiler of kernels, and the disassembler that reads what it makes.
+    Requirement { name: "nvrtc", words: &["nvrtc", "nvdisasm"] },
     Requirement { name: "rxe", words: &["rxe"] },
     Requirement { name: "valgrind", words: &["valgrind"] },
 ];

@@ -42,7 +42,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "kernels",
-        what: "kernels compile for GPUs: no warnings, no spills",
+        what: "kernels compile for GPUs, and their machine code is what it must be",
         run: device_steps::kernels,
     },
     Step { name: "sanitizers", what: "kernels under sanitizers", run: device_steps::sanitizers },
