@@ -3,6 +3,7 @@
 
 pub mod bundle;
 pub mod kernels;
+pub mod libraries;
 mod lint;
 pub mod nvrtc;
 pub mod softcuda;

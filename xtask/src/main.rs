@@ -5,6 +5,7 @@
 //! - `cargo xtask softcuda`: the software CUDA device, for tests without a GPU;
 //! - `cargo xtask kernels`: every CUDA kernel compiled for every architecture, and its machine code
 //!   held against what it must be, without a GPU;
+//! - `cargo xtask libraries`: NVIDIA's real libraries, opened without a GPU;
 //! - `cargo xtask gpu-bundle`: everything that a machine with a GPU has to run, in one folder;
 //! - `cargo xtask rxe`: verbs over Soft-RoCE, in an emulated machine;
 //! - `cargo xtask bench-diff`: has anything become slower;
@@ -32,6 +33,8 @@ const HELP: &str = "cargo xtask COMMAND
   kernels                        compiles all CUDA kernels for sm_80, sm_90a, sm_100; no warnings, \
                     no spills;
                                  lints their machine code: loads in flight, widths, occupancy
+  libraries                      the real NVRTC, cuBLASLt and NCCL (730 MB of wheels): symbols, \
+                    numbers, answers
   gpu-bundle [--rehearse]        gathers what a machine with a GPU has to run in \
                     target/gpu-bundle;
                                  --rehearse: and runs it on the software device
@@ -53,7 +56,8 @@ const HELP: &str = "cargo xtask COMMAND
                                  benches/results/soak-DATE.log
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
-data, python, numpy, mpirun, fuzz, aarch64, cuda, hostcuda, nvrtc, rxe, valgrind.
+data, python, numpy, mpirun, fuzz, aarch64, cuda, hostcuda, nvrtc, libraries, rxe,
+valgrind.
 ";
 
 fn main() -> ExitCode {
@@ -79,6 +83,7 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
         ("tidy", []) => tidy::run(&root),
         ("softcuda", []) => cuda::softcuda::run(&root, &target_folder(&root)?),
         ("kernels", []) => cuda::kernels::run(&root, &target_folder(&root)?),
+        ("libraries", []) => cuda::libraries::run(&root, &target_folder(&root)?),
         ("gpu-bundle", []) => cuda::bundle::run(&root, &target_folder(&root)?),
         ("gpu-bundle", ["--rehearse"]) => cuda::bundle::rehearse(&root, &target_folder(&root)?),
         ("rxe", options) => rxe::run(&root, &target_folder(&root)?, options),

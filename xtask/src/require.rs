@@ -29,6 +29,8 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "hostcuda", words: &["hostcuda", "softcuda", "cuda", "g++", "sanitize"] },
     // The compiler of kernels, and the disassembler that reads what it makes.
     Requirement { name: "nvrtc", words: &["nvrtc", "nvdisasm"] },
+    // Wheels of 730 MB: CI fetches them only where they are required.
+    Requirement { name: "libraries", words: &["real libraries"] },
     Requirement { name: "rxe", words: &["rxe"] },
     Requirement { name: "valgrind", words: &["valgrind"] },
 ];

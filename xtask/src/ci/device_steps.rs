@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::{Outcome, Workshop};
 use crate::cuda::softcuda::Sanitizer;
 use crate::cuda::test_programs::{self, TestProgram};
-use crate::cuda::{Had, kernels, softcuda};
+use crate::cuda::{Had, kernels, libraries, softcuda};
 use crate::process;
 
 /// Orders in which the software device runs what may run in any order, besides that of the step
@@ -29,6 +29,18 @@ pub fn kernels(workshop: &Workshop) -> Result<Outcome> {
     Ok(match kernels::check(&workshop.root, &workshop.target())? {
         Had::Here(_) => Outcome::from_success(true),
         Had::Not(reason) => Outcome::Skipped(reason),
+    })
+}
+
+/// NVIDIA's libraries where they are here already, or `REQUIRE=libraries` has them fetched.
+pub fn libraries(workshop: &Workshop) -> Result<Outcome> {
+    let (root, target) = (&workshop.root, &workshop.target());
+    if workshop.required.wants("libraries") {
+        return libraries::run(root, target).map(Outcome::from_success);
+    }
+    Ok(match libraries::missing(target) {
+        Some(reason) => Outcome::Skipped(reason),
+        None => Outcome::Passed(libraries::check(root, target)?),
     })
 }
 

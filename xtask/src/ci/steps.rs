@@ -45,6 +45,11 @@ pub const STEPS: &[Step] = &[
         what: "kernels compile for GPUs, and their machine code is what it must be",
         run: device_steps::kernels,
     },
+    Step {
+        name: "libraries",
+        what: "the real NVRTC, cuBLASLt and NCCL have what is called",
+        run: device_steps::libraries,
+    },
     Step { name: "sanitizers", what: "kernels under sanitizers", run: device_steps::sanitizers },
     Step {
         name: "rxe",
