@@ -7,6 +7,7 @@
 use crate::error::{DeviceError, Result};
 use crate::simd::Limit;
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -192,6 +193,32 @@ impl Pool {
             // overlap.
             let chunk = unsafe { std::slice::from_raw_parts_mut(base.at(first), count) };
             body(index, chunk);
+        });
+    }
+
+    /// Calls `body(index, part)` for the part of `data` that each of `ranges` names.
+    ///
+    /// # Panics
+    /// When a range begins before the one before it has ended, or ends behind `data`.
+    pub fn ranges_mut<T: Send>(
+        &self,
+        data: &mut [T],
+        ranges: &[Range<usize>],
+        body: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let mut free = 0;
+        for range in ranges {
+            assert!(free <= range.start && range.start <= range.end, "{range:?} behind {free}");
+            free = range.end;
+        }
+        assert!(free <= data.len(), "ranges end at {free} of {}", data.len());
+        let base = SharedMut(data.as_mut_ptr());
+        self.run(ranges.len(), &|index| {
+            let range = &ranges[index];
+            // SAFETY: all ranges lie inside `data`, each behind the one before, as was just seen,
+            // and each index is handed out once.
+            let part = unsafe { std::slice::from_raw_parts_mut(base.at(range.start), range.len()) };
+            body(index, part);
         });
     }
 }
@@ -382,6 +409,26 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn parts_are_those_that_ranges_name() {
+        let pool = Pool::new(2);
+        let mut data = vec![0; 10];
+        pool.ranges_mut(&mut data, &[1..3, 3..3, 4..10], |index, part| part.fill(index + 1));
+        assert_eq!(data, [0, 1, 1, 0, 3, 3, 3, 3, 3, 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "2..4 behind 3")]
+    fn ranges_that_overlap_are_refused() {
+        Pool::new(2).ranges_mut(&mut [0; 4], &[0..3, 2..4], |_, _| {});
+    }
+
+    #[test]
+    #[should_panic(expected = "ranges end at 5 of 4")]
+    fn ranges_behind_the_end_are_refused() {
+        Pool::new(2).ranges_mut(&mut [0; 4], &[0..3, 3..5], |_, _| {});
     }
 
     #[test]

@@ -50,8 +50,8 @@ thread_local! {
     static FACTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Holds an answer of the driver against the rule, and goes on where they differ: the test fails
-/// at its end, and names all of them, as facts that the software device has yet to learn.
+/// Holds an answer of the driver against the rule. Where they differ the test continues, fails at
+/// its end, and names all of them, as facts that the software device has yet to learn.
 fn note<T: PartialEq + Debug>(asked: &str, found: &T, expected: &T) {
     if found != expected {
         let asked = asked.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -37,8 +37,8 @@ pub struct Jagged {
 }
 
 /// Where bags begin. Those of tables that have one value a sample are the same: the reader keeps
-/// them once for all, and whoever looks at them all looks at the same memory. A vector to its users
-/// (`Deref`): one that is shared is copied before it is changed.
+/// them once for all, so that looking at all of them is looking at the same memory. A vector to its
+/// users (`Deref`): one that is shared is copied before it is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offsets(Arc<Vec<u32>>);
 

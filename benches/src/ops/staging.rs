@@ -18,7 +18,7 @@ use headlong_reader::Batch;
 const CHUNK: usize = 1 << 15;
 
 /// Runs `staging/C1` where there is a CUDA device: from where the batch lies, by one thread and by
-/// all, and beside it the batch copied first and a plain copy of as many bytes.
+/// all, next to the batch copied first and a plain copy of as many bytes.
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     if !harness.wants("staging/C1") {
         return Ok(());

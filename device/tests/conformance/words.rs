@@ -17,8 +17,8 @@ fn wait(on: &CudaStream, words: &DeviceMemory, index: usize, value: u32) {
 }
 
 /// What a rank does at barrier `which` with one peer: it sets the word that the peer waits for, and
-/// waits for its own, which it clears. Two barriers in turn have words of their own, so that none is
-/// set again before it is cleared.
+/// waits for its own, which it clears. Two barriers in turn have words of their own, so that none
+/// is set again before it is cleared.
 fn meet(on: &CudaStream, words: &DeviceMemory, which: usize, own: usize) {
     write(on, words, 2 * which + 1 - own, 1);
     wait(on, words, 2 * which + own, 1);

@@ -8,7 +8,7 @@ use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, check_range, num_samples};
 use crate::table::TableSpec;
 use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr, Pinned};
-use headlong_device::pool::{Pool, SharedMut};
+use headlong_device::pool::Pool;
 use headlong_device::{JaggedRef, vectorized};
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ pub(crate) struct Staging {
     copies_all: bool,
     /// What was found of each table while it was packed: its mode, and [`ID_OUT_OF_RANGE`].
     found: Vec<AtomicU32>,
+    /// Where each task packs ids.
+    places: Vec<Range<usize>>,
 }
 
 impl Staging {
@@ -66,6 +68,7 @@ impl Staging {
             needs_rest: copies_all,
             copies_all,
             found: specs.iter().map(|_| AtomicU32::new(0)).collect(),
+            places: Vec::new(),
         })
     }
 
@@ -99,8 +102,8 @@ impl Staging {
         [self.ptr().offset(4 * self.layout.tables[table].ids), count]
     }
 
-    /// Packs the ids of `samples` of a batch, on all threads of `pool`. The copy of the batch before
-    /// must be done.
+    /// Packs the ids of `samples` of a batch, on all threads of `pool`. The copy of the batch
+    /// before must be done.
     ///
     /// # Errors
     /// [`EmbeddingError::IdOutOfRange`], [`EmbeddingError::Capacity`], and batches of another
@@ -136,17 +139,24 @@ impl Staging {
     /// once.
     fn pack_ids(&mut self, pool: &Pool, taken: &Taken) {
         self.found.iter_mut().for_each(|found| *found.get_mut() = 0);
-        let Self { specs, layout, found, pinned, .. } = self;
-        let words = SharedMut::new(pinned.as_mut_slice::<u32>());
+        let Self { specs, layout, found, pinned, places, .. } = self;
         let chunks = taken.samples.len().div_ceil(SAMPLES_A_TASK);
-        pool.run(specs.len() * chunks, &|task| {
+        // A chunk of one table for each task.
+        let part = |task: usize| {
             let (table, first) = (task / chunks, task % chunks * SAMPLES_A_TASK);
-            let ids = taken.part(table, first..taken.samples.len().min(first + SAMPLES_A_TASK));
-            // SAFETY: the ids of every table have a place of their own, for as many as were counted
-            // above, and each chunk of them is packed by one task.
-            let to = unsafe { words.slice(layout.tables[table].ids + ids.before, ids.rows.len()) };
+            let last = taken.samples.len().min(first + SAMPLES_A_TASK);
+            (table, first as u32, taken.part(table, first..last))
+        };
+        places.clear();
+        places.extend((0..specs.len() * chunks).map(|task| {
+            let (table, _, ids) = part(task);
+            let first = layout.tables[table].ids + ids.before;
+            first..first + ids.rows.len()
+        }));
+        pool.ranges_mut(pinned.as_mut_slice::<u32>(), places, |task, to| {
+            let (table, first, ids) = part(task);
             let in_range = narrow(to, ids.rows, specs[table].rows);
-            let one_each = one_each(ids.offsets, ids.first_offset.wrapping_add(first as u32));
+            let one_each = one_each(ids.offsets, ids.first_offset.wrapping_add(first));
             let bits = [(in_range, ID_OUT_OF_RANGE), (one_each, MODE_BAGS)];
             let bits = bits.map(|(usual, bit)| if usual { 0 } else { bit });
             found[table].fetch_or(bits[0] | bits[1], Ordering::Relaxed);
@@ -156,30 +166,23 @@ impl Staging {
     /// Packs, of the tables that have such, where bags begin and the weights of ids; and the head.
     fn pack_bags(&mut self, pool: &Pool, taken: &Taken) {
         let rest = self.layout.main_words;
-        let Self { layout, found, pinned, .. } = self;
-        let words = SharedMut::new(pinned.as_mut_slice::<u32>());
-        pool.run(layout.tables.len(), &|table| {
-            let layout = &layout.tables[table];
-            // SAFETY: each table has places of its own for offsets, factors and in the head.
-            let place = |first, count| unsafe { words.slice(first, count) };
-            let mut mode = found[table].load(Ordering::Relaxed) & MODE_BAGS;
+        let words = self.pinned.as_mut_slice::<u32>();
+        for (table, layout) in self.layout.tables.iter().enumerate() {
             let ids = taken.part(table, 0..taken.samples.len());
+            let mut mode = *self.found[table].get_mut() & MODE_BAGS;
             if mode != 0 {
-                let to = place(layout.offsets, ids.offsets.len());
-                to.iter_mut().zip(ids.offsets).for_each(|(to, at)| *to = at - ids.first_offset);
+                let to = &mut words[layout.offsets..][..ids.offsets.len()];
+                copy(pool, to, ids.offsets, |at| at - ids.first_offset);
                 mode |= if layout.offsets > rest { MODE_NEEDS_REST } else { 0 };
             }
             if !ids.weights.is_empty() {
-                let to = place(layout.factors, ids.weights.len());
-                to.iter_mut().zip(ids.weights).for_each(|(to, weight)| *to = weight.to_bits());
+                let to = &mut words[layout.factors..][..ids.weights.len()];
+                copy(pool, to, ids.weights, |weight| weight.to_bits());
                 mode |= MODE_WEIGHTED | MODE_NEEDS_REST;
             }
-            found[table].fetch_or(mode, Ordering::Relaxed);
-            let head = place(place_of(table).start, STAGED_TABLE_WORDS);
-            head.copy_from_slice(&[ids.rows.len() as u32, mode]);
-        });
-        let needs = |found: &mut AtomicU32| *found.get_mut() & MODE_NEEDS_REST != 0;
-        self.needs_rest |= self.found.iter_mut().any(needs);
+            self.needs_rest |= mode & MODE_NEEDS_REST != 0;
+            words[place_of(table)].copy_from_slice(&[ids.rows.len() as u32, mode]);
+        }
     }
 
     /// The bags of every table as they were staged, values and offsets.
@@ -310,6 +313,14 @@ impl<'a> Taken<'a> {
             before: here.start - first_offset as usize,
         }
     }
+}
+
+/// Copies by all threads, each element as `word` makes it.
+fn copy<T: Copy + Sync>(pool: &Pool, to: &mut [u32], from: &[T], word: impl Fn(T) -> u32 + Sync) {
+    pool.chunks_mut(to, SAMPLES_A_TASK, |task, to| {
+        let from = &from[task * SAMPLES_A_TASK..];
+        to.iter_mut().zip(from).for_each(|(to, &from)| *to = word(from));
+    });
 }
 
 vectorized! {

@@ -137,6 +137,25 @@ fn copy_bags(all: &Jagged, runs: impl Iterator<Item = Range<usize>>, share: &mut
     }
 }
 
+/// `batch`, up to `full` samples: with the last id again where each sample has one, else with bags
+/// of none, as there may be no room for more ids than the data has.
+pub(crate) fn pad(padded: &mut Batch, batch: &Batch, full: usize) {
+    padded.clone_from(batch);
+    let (samples, missing) = (batch.num_samples, full - batch.num_samples);
+    padded.num_samples = full;
+    if !batch.labels.is_empty() {
+        padded.labels.resize(full, 0.0);
+    }
+    padded.dense.resize(batch.dense.len() / samples * full, 0.0);
+    for bags in &mut padded.sparse {
+        let last = bags.values.last().copied().filter(|_| bags.values.len() == samples);
+        for _ in 0..missing {
+            bags.values.extend(last);
+            bags.offsets.push(bags.values.len() as u32);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

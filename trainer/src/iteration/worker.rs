@@ -12,6 +12,7 @@ use crate::iteration::lanes::{Lanes, Place};
 use crate::iteration::model::strips::StripSizes;
 use crate::iteration::model::{Incoming, Model, Purpose, ScaleState};
 use crate::iteration::schedule::{Call, Lane, Schedule};
+use crate::iteration::share::pad;
 use crate::iteration::trace::Recorder;
 use crate::metrics::Scores;
 use headlong_device::cuda::CudaDevice;
@@ -246,11 +247,8 @@ impl RankWorker {
         if self.model.on_device() { Ok(()) } else { self.complete_oldest() }
     }
 
-    /// Brings a batch to where a device's copies find it, and does nothing else: for benchmarks of
-    /// the host's part of a step. The batch of next is lost.
-    ///
-    /// # Errors
-    /// As [`RankWorker::enqueue`] for `next`.
+    /// Brings a batch to where a device's copies find it, and no more: for benchmarks. The batch of
+    /// next is lost. Errors are those of [`RankWorker::enqueue`].
     pub fn stage(&self, batch: &Batch) -> Result<()> {
         self.model.stage(self.lanes.pool(), &self.model.slots[1 - self.now], batch.into())
     }
@@ -563,25 +561,6 @@ fn add_scores(model: &Model, labels: &[f32], scores: &mut Scores) -> Result<()> 
         false => scores.extend(&model.logits.read::<f32>().data()[..labels.len()], labels),
     }
     Ok(())
-}
-
-/// `batch`, up to `full` samples: with the last id again where each sample has one, else with bags
-/// of none, as there may be no room for more ids than the data has.
-fn pad(padded: &mut Batch, batch: &Batch, full: usize) {
-    padded.clone_from(batch);
-    let (samples, missing) = (batch.num_samples, full - batch.num_samples);
-    padded.num_samples = full;
-    if !batch.labels.is_empty() {
-        padded.labels.resize(full, 0.0);
-    }
-    padded.dense.resize(batch.dense.len() / samples * full, 0.0);
-    for bags in &mut padded.sparse {
-        let last = bags.values.last().copied().filter(|_| bags.values.len() == samples);
-        for _ in 0..missing {
-            bags.values.extend(last);
-            bags.offsets.push(bags.values.len() as u32);
-        }
-    }
 }
 
 fn evaluation_call<'a>(

@@ -86,8 +86,8 @@ pub fn rehearse(root: &Path, target: &Path) -> Result<bool> {
     process::show(command)
 }
 
-/// The test programs, in one archive: they hold the same libraries, so that all of them weigh little
-/// more than one. And which of them run under compute-sanitizer.
+/// The test programs, in one archive: they hold the same libraries, so that all of them weigh
+/// little more than one. And which of them run under compute-sanitizer.
 fn gather_tests(root: &Path, folder: &Path) -> Result<()> {
     let tests = folder.join("tests");
     let programs = programs_with_cuda(test_programs::build(root, PACKAGES)?)?;

@@ -45,7 +45,7 @@ trap 'pack; exit 130' INT TERM
 
 # stage NAME SECONDS: what follows belongs to it.
 stage() {
-    name=$1 ends=$(($(date +%s) + $2))
+    name=$1 ends=$(($(date +%s) + $2)) seen=0
     : >"$logs/$name.log"
 }
 
@@ -105,8 +105,9 @@ equality() {
 
 # same_weights WHAT: all runs that the stage's log holds since it was last asked have one digest.
 same_weights() {
-    found=$(grep -o 'weights [0-9a-f]\{16,\}' "$logs/$name.log" | tail -n +$((${seen:-0} + 1)) | sort -u)
-    seen=$(grep -c 'weights [0-9a-f]\{16,\}' "$logs/$name.log")
+    all=$(grep -o 'weights [0-9a-f]\{16,\}' "$logs/$name.log")
+    found=$(echo "$all" | tail -n +$((seen + 1)) | sort -u)
+    seen=$(echo "$all" | grep -c weights)
     if [ "$(echo "$found" | grep -c weights)" = 1 ]; then
         say "$name: $1: one digest: $found"
     else

@@ -103,6 +103,7 @@ const UNSAFE_FILES: &[Exception] = &[
     only("reader/src/disk/uring.rs", "the kernel writes into the buffers of reads in flight"),
     only("device/tests/conformance.rs", "calls of the driver that the crate does not offer"),
     only("device/tests/conformance/**", "calls of the driver that the crate does not offer"),
+    only("comm/tests/device_cuda.rs", "NCCL with one rank, as the product never calls it"),
     only("embedding/src/**/simd.rs", "an op's SIMD kernel"),
     only("mlp/src/**/simd.rs", "an op's SIMD kernel"),
     only("mlp/src/**/simd/**", "an op's SIMD kernels"),
@@ -123,6 +124,7 @@ const ENVIRONMENT_READERS: &[Exception] = &[
     only("device/src/cuda/libraries.rs", "where CUDA's libraries are; no result depends on it"),
     only("device/src/cuda/cache.rs", "where compiled kernels are kept; no result depends on it"),
     only("device/tests/conformance.rs", "tests that run themselves in another process"),
+    only("trainer/tests/run_support/mod.rs", "where a bundle has put the program under test"),
     only(
         "trainer/src/iteration/schedule/tests/border.rs",
         "tests that run themselves in another process",
