@@ -184,12 +184,12 @@ HL_DEVICE f32x4 load4(const f16* from) {
 }
 HL_DEVICE void store4(float* to, f32x4 v) { *reinterpret_cast<f32x4*>(to) = v; }
 HL_DEVICE void store4(bf16* to, f32x4 v) {
-  *reinterpret_cast<u16x4*>(to) =
-      u16x4{to_bf16(v.x).bits, to_bf16(v.y).bits, to_bf16(v.z).bits, to_bf16(v.w).bits};
+  const u16x4 bits{to_bf16(v.x).bits, to_bf16(v.y).bits, to_bf16(v.z).bits, to_bf16(v.w).bits};
+  *reinterpret_cast<u16x4*>(to) = bits;
 }
 HL_DEVICE void store4(f16* to, f32x4 v) {
-  *reinterpret_cast<u16x4*>(to) =
-      u16x4{to_f16(v.x).bits, to_f16(v.y).bits, to_f16(v.z).bits, to_f16(v.w).bits};
+  const u16x4 bits{to_f16(v.x).bits, to_f16(v.y).bits, to_f16(v.z).bits, to_f16(v.w).bits};
+  *reinterpret_cast<u16x4*>(to) = bits;
 }
 // Sixteen bytes of anything; the address is a multiple of 16.
 HL_DEVICE u32x4 load16(const void* from) { return *static_cast<const u32x4*>(from); }

@@ -32,7 +32,7 @@ library() {
     object="$temporary/$(basename "$source").o"
     objects="$objects $object"
     level=-O1
-    case "$source" in */emulator.cpp | */cublaslt.cpp) level=-O2 ;; esac
+    case "$source" in */emulator.cpp | */meter.cpp | */cublaslt.cpp) level=-O2 ;; esac
     $cxx $flags $level $tool $extra -c "$source" -o "$object" &
     jobs="$jobs $!"
   done
@@ -47,7 +47,8 @@ library() {
 
 build="$sanitizer-$($cxx -dumpfullversion)"
 libraries=""
-library libcuda.so.1 libcuda.so "" "$here"/emulator.cpp "$here"/driver_*.cpp
+library libcuda.so.1 libcuda.so "" "$here"/emulator.cpp "$here"/driver_*.cpp \
+  "$here"/meter*.cpp
 library libnvrtc.so.13 libnvrtc.so "-DSOFTCUDA_SOURCE=\"$here\" -DSOFTCUDA_BUILD=\"$build\"" \
   "$here"/nvrtc.cpp
 libraries="-Wl,-rpath,\$ORIGIN -L$out -l:libcuda.so.1"

@@ -23,55 +23,11 @@
 #include <vector>
 
 #include "cublaslt_faults.h"
+#include "cublaslt_names.h"
 #include "enqueue.h"
 
 namespace {
 
-// The numbers of cublasStatus_t, cudaDataType_t, cublasComputeType_t, cublasLtEpilogue_t and of the
-// attributes (CUDA 13.0).
-enum Status {
-    SUCCESS = 0,
-    NOT_INITIALIZED = 1,
-    INVALID_VALUE = 7,
-    EXECUTION_FAILED = 13,
-    NOT_SUPPORTED = 15
-};
-enum Type : int32_t { F32 = 0, F16 = 2, BF16 = 14, UNSET = -1 };
-enum Compute : int32_t { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_32F_TF32 = 77 };
-enum DescAttribute {
-    TRANSA = 3,
-    TRANSB = 4,
-    EPILOGUE = 7,
-    BIAS_POINTER = 8,
-    AUX_POINTER = 11,
-    AUX_LD = 12,
-    BIAS_TYPE = 26
-};
-enum LayoutAttribute {
-    LAYOUT_TYPE = 0,
-    LAYOUT_ORDER = 1,
-    LAYOUT_ROWS = 2,
-    LAYOUT_COLS = 3,
-    LAYOUT_LD = 4
-};
-enum PreferenceAttribute {
-    MAX_WORKSPACE = 1,
-    REDUCTION_SCHEMES = 3,
-    ALIGNMENT_A = 5,
-    ALIGNMENT_D = 8
-};
-
-// Epilogues are sums of these, DEFAULT aside.
-enum Epilogue : uint32_t {
-    DEFAULT = 1,
-    RELU = 2,
-    BIAS = 4,
-    AUX = 128,
-    DRELU = 8 | AUX,
-    BGRAD_OF_D = 16,
-    BGRAD_OF_A = 256,
-    BGRAD_OF_B = 512,
-};
 const uint32_t KNOWN[] = {
     DEFAULT, RELU, BIAS, RELU | BIAS, RELU | AUX, RELU | BIAS | AUX,
     DRELU, DRELU | BGRAD_OF_D, BGRAD_OF_A, BGRAD_OF_B,
@@ -336,11 +292,22 @@ bool all_mapped(const Operation &op) {
            mapped("the workspace", op.workspace, op.workspace_bytes);
 }
 
+// What the meter cannot see: each matrix once, the mask, the product.
+void count_traffic(const Operation &op) {
+    const auto bytes = [](const Layout &l) { return l.rows * l.cols * (l.type == F32 ? 4 : 2); };
+    const uint64_t mask = op.desc.epilogue & AUX ? (op.m + 7) / 8 * op.n : 0;
+    const bool keeps = op.desc.epilogue & RELU;
+    const uint64_t c = op.beta != 0.0f ? bytes(op.c) : 0;
+    softcudaMoves(bytes(op.a) + bytes(op.b) + c + (keeps ? 0 : mask),
+                  bytes(op.d) + (keeps ? mask : 0), 2 * op.m * op.n * op.k);
+}
+
 int run(const void *argument, void *) {
     const Operation &op = *static_cast<const Operation *>(argument);
     if (!all_mapped(op)) {
         return 700;
     }
+    count_traffic(op);
     if (op.workspace_bytes) {
         memset(op.workspace, 0xab, op.workspace_bytes);
     }

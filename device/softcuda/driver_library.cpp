@@ -5,6 +5,7 @@
 #include "collective.h"
 #include "driver_state.h"
 #include "enqueue.h"
+#include "meter.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -92,11 +93,21 @@ EXPORT int softcudaIsMapped(const void* address, size_t bytes, int* device) {
   if (a && device) *device = a->device ? a->device->ordinal : -1;
   return a != nullptr;
 }
-EXPORT void softcudaReads([[maybe_unused]] const void* address, [[maybe_unused]] size_t bytes) {
+EXPORT void softcudaReads([[maybe_unused]] const void* address, size_t bytes) {
+  if (Meter* meter = running_meter()) meter->note(bytes, false);
   IF_TSAN(__tsan_read_range(const_cast<void*>(address), bytes);)
 }
-EXPORT void softcudaWrites([[maybe_unused]] const void* address, [[maybe_unused]] size_t bytes) {
+EXPORT void softcudaWrites([[maybe_unused]] const void* address, size_t bytes) {
+  if (Meter* meter = running_meter()) meter->note(bytes, true);
   IF_TSAN(__tsan_write_range(const_cast<void*>(address), bytes);)
+}
+EXPORT void softcudaMoves(unsigned long long read, unsigned long long written,
+                          unsigned long long flops) {
+  Meter* meter = running_meter();
+  if (!meter) return;
+  meter->note(read, false);
+  meter->note(written, true);
+  meter->note_flops(flops);
 }
 
 EXPORT SoftcudaMeeting* softcudaMeetingCreate(int participants, const char* name) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "driver_state.h"
+#include "meter.h"
 
 namespace softcuda {
 
@@ -97,6 +98,7 @@ int move_bytes(Address to, Address from, size_t bytes, bool check_to, bool check
     if (check_from && !find_allocation(from, bytes))
       return show_range("copy", "source", from, bytes), kIllegalAddress;
   }
+  if (Meter* meter = running_meter()) meter->note(bytes, false), meter->note(bytes, true);
   IF_TSAN(__tsan_read_range(reinterpret_cast<void*>(from), bytes);
           __tsan_write_range(reinterpret_cast<void*>(to), bytes);)
   memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);

@@ -9,10 +9,16 @@
 #include <iterator>
 
 #include "driver_state.h"
+#include "meter.h"
 
 namespace softcuda {
 namespace {
 
+#if defined(SOFTCUDA_ASAN) || defined(SOFTCUDA_TSAN)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
 constexpr size_t kMaxDynamicShared = 227 << 10, kDefaultShared = 48 << 10;
 
 // The length of a shared object from its section table, which ld puts last.
@@ -45,10 +51,13 @@ std::string write_image(const unsigned char* image, size_t bytes) {
   return path;
 }
 
-// The file is needed no more, but by the sanitizers, which find source lines in it: they get it
-// until the process ends.
+// The file is needed no more, but by the sanitizers and the meter, which find source lines in it:
+// they get it until the process ends.
 void remove_image(const std::string& path) {
-#if defined(SOFTCUDA_ASAN) || defined(SOFTCUDA_TSAN)
+  if (!kSanitized && !is_metered()) {
+    unlink(path.c_str());
+    return;
+  }
   static std::vector<std::string>* kept = [] {
     atexit([] {
       for (const std::string& p : *kept) unlink(p.c_str());
@@ -56,9 +65,6 @@ void remove_image(const std::string& path) {
     return new std::vector<std::string>;
   }();
   kept->push_back(path);
-#else
-  unlink(path.c_str());
-#endif
 }
 
 int load(Module** out, const void* data) {

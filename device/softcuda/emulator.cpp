@@ -8,7 +8,6 @@
 
 #include <signal.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -17,6 +16,7 @@
 #include <numeric>
 #include <vector>
 
+#include "meter.h"
 #include "sanitizers.h"
 
 namespace softcuda {
@@ -228,6 +228,7 @@ void end_thread(BlockState& b, Fiber* f) {
   const unsigned bit = 1u << f->lane;
   check_stack(f);
   drop_copies(f);
+  if (b.meter) b.meter->end_lane(*f);
   b.alive--;
   b.spins = 0;
   w.alive &= ~bit;
@@ -275,6 +276,7 @@ int barrier(int vote) {
   BlockState& b = block_of(me);
   const unsigned generation = b.generation;
   b.votes[(generation + 1) & 1] += vote;
+  if (b.meter) b.meter->sync(*me, true);
   IF_TSAN(__tsan_release(&b.tokens.barrier[8 * (generation & 1)]);)
   b.warps[me->linear >> 5].at_barrier |= 1u << me->lane;
   b.waiting++;
@@ -312,6 +314,7 @@ const unsigned char* collective(unsigned mask, int kind, const void* value, unsi
   if (!(mask & bit)) die("the calling lane is not in the mask of its warp collective");
   if (mask & ~w.alive)
     die("the mask of a warp collective names a lane that has ended or does not exist");
+  if (b.meter) b.meter->sync(*me, false);
   Collective* c = find_collective(w, mask, bit, kind);
   __builtin_memcpy(c->values[me->lane], value, bytes);
   c->arrived |= bit;
@@ -365,18 +368,6 @@ void fence() {
   if (b.seed && (draw(b) & 3) == 0) spin();
 }
 
-unsigned long long clock_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<unsigned long long>(t.tv_sec) * 1000000000ull +
-         static_cast<unsigned long long>(t.tv_nsec);
-}
-
-// Written without the compiler's help, so that no sanitizer takes it for an access of the program.
-void poison(char* begin, size_t bytes) {
-  asm volatile("rep stosb" : "+D"(begin), "+c"(bytes) : "a"(0xCB) : "memory");
-}
-
 void prepare(BlockState& b) {
   const Grid& job = *b.job;
   b.alive = b.threads;
@@ -398,6 +389,7 @@ void prepare(BlockState& b) {
   }
   poison(job.module->shared_begin, size_t(job.module->shared_end - job.module->shared_begin));
   if (b.dynamic) poison(b.dynamic, job.dynamic_bytes);
+  if (b.meter) b.meter->begin_block(b.dynamic);
   // Blocks have shared memory and barriers of their own: what the last one did there has nothing to
   // do with this one.
   IF_TSAN(tsan_forget(job.module->shared_begin,
@@ -520,6 +512,7 @@ int end(BlockState& b) {
   IF_TSAN(__tsan_acquire(&b.grid_end);)
   if (b.fault_fiber) report_fault(b);
   if (b.error) reset_stacks(b);
+  if (b.meter) b.meter->end_grid();
   free(b.dynamic);
   b.dynamic = nullptr;
   return b.error;
@@ -563,6 +556,8 @@ int Emulator::run(const Grid& grid) {
   b.threads = grid.threads.x * grid.threads.y * grid.threads.z;
   b.error = 0;
   b.dynamic = nullptr;
+  b.meter = running_meter();
+  if (b.meter) b.meter->begin_grid(grid);
   if (grid.dynamic_bytes) {  // of the exact size: a sanitizer sees overruns
     void* memory = nullptr;
     if (posix_memalign(&memory, 128, grid.dynamic_bytes)) return 2;
@@ -594,6 +589,6 @@ void Emulator::drop() {
 }
 
 const HostcudaRuntime kRuntime = {die,  barrier, collective, alive_lanes,
-                                  spin, fence,   clock_ns,   sleep};
+                                  spin, fence,   clock_ns,   sleep,  meter_access};
 
 }  // namespace softcuda

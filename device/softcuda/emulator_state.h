@@ -1,5 +1,7 @@
 // emulator_state.h - what the emulator keeps of the block that runs: stacks, warps, collectives.
 #pragma once
+#include <time.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +48,18 @@ inline void drop_copies(Fiber* f) {
   }
 }
 
+inline unsigned long long clock_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<unsigned long long>(t.tv_sec) * 1000000000ull +
+         static_cast<unsigned long long>(t.tv_nsec);
+}
+
+// Written without the compiler's help, so that no sanitizer takes it for an access of the program.
+inline void poison(char* begin, size_t bytes) {
+  asm volatile("rep stosb" : "+D"(begin), "+c"(bytes) : "a"(0xCB) : "memory");
+}
+
 // One open collective of a warp.
 struct Collective {
   unsigned mask, arrived, left;
@@ -62,6 +76,7 @@ constexpr unsigned kOpenCollectives = 40;  // most of a warp
 
 struct BlockState : HostcudaBlock {
   const Grid* job = nullptr;
+  class Meter* meter = nullptr;  // of the launch, where it is metered
   unsigned threads = 0, alive = 0, waiting = 0;
   int votes[2] = {0, 0};
   unsigned generation = 0;

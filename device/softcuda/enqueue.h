@@ -43,6 +43,9 @@ int softcudaIsMapped(const void* address, size_t bytes, int* device);
 void softcudaReads(const void* address, size_t bytes);
 void softcudaWrites(const void* address, size_t bytes);
 
+// Tells the meter (meter.h) what the operation that runs now moves and computes.
+void softcudaMoves(unsigned long long read, unsigned long long written, unsigned long long flops);
+
 #ifdef __cplusplus
 }
 #endif

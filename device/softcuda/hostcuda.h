@@ -55,7 +55,7 @@ inline HostcudaThread* self() {
 
 // Not part of the program under test: threads that have nothing to do with each other use the same
 // records one after another.
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(HOSTCUDA_METER)
 #define HOSTCUDA_UNWATCHED __attribute__((no_sanitize("thread")))
 #else
 #define HOSTCUDA_UNWATCHED
@@ -108,6 +108,10 @@ struct Thunk<kernel> {
 constexpr unsigned first(unsigned n, unsigned = 0, unsigned = 0) { return n; }
 }  // namespace hostcuda
 
+#ifdef HOSTCUDA_METER
+#include "hostcuda_meter.h"
+#endif
+
 #define threadIdx (hostcuda::self()->index)
 #define blockIdx (hostcuda::self()->block->index)
 #define blockDim (hostcuda::self()->block->dim)
@@ -115,9 +119,29 @@ constexpr unsigned first(unsigned n, unsigned = 0, unsigned = 0) { return n; }
 constexpr int warpSize = 32;
 
 // --- vector types --------------------------------------------------------------------------------
+#ifdef HOSTCUDA_METER
+// Assigned in one access as on a device, where the compiler would assign the elements of `{x, y}`.
+template <unsigned bytes> struct HostcudaWord;
+template <> struct HostcudaWord<2> { using type [[gnu::may_alias]] = unsigned short; };
+template <> struct HostcudaWord<4> { using type [[gnu::may_alias]] = unsigned; };
+template <> struct HostcudaWord<8> { using type [[gnu::may_alias]] = unsigned long; };
+template <> struct HostcudaWord<16> { using type [[gnu::may_alias]] = unsigned __int128; };
+template <> struct HostcudaWord<32> { struct type { unsigned __int128 a, b; }; };
+#define HOSTCUDA_ASSIGNED(N)                                                          \
+  N& operator=(const N& v) {                                                          \
+    using Word = HostcudaWord<sizeof(N)>::type;                                       \
+    *reinterpret_cast<Word*>(this) = *reinterpret_cast<const Word*>(&v);              \
+    return *this;                                                                     \
+  }
+#else
+#define HOSTCUDA_ASSIGNED(N)
+#endif
 #define HOSTCUDA_VECTOR(T, N)                                                                   \
-  struct __align__(2 * sizeof(T)) N##2 { T x, y; };                                             \
-  struct __align__(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) N##4 { T x, y, z, w; };             \
+  struct __align__(2 * sizeof(T)) N##2 { T x, y; HOSTCUDA_ASSIGNED(N##2) };                     \
+  struct __align__(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) N##4 {                              \
+    T x, y, z, w;                                                                               \
+    HOSTCUDA_ASSIGNED(N##4)                                                                     \
+  };                                                                                            \
   inline N##2 make_##N##2(T x, T y) { return {x, y}; }                                          \
   inline N##4 make_##N##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 #define HOSTCUDA_VECTOR3(T, N)                                                                  \
@@ -288,8 +312,13 @@ HOSTCUDA_UNWATCHED inline bool take_copy(unsigned groups, HostcudaCopy& copy) {
 // NaNs of every type: sums and products keep them, so that a result without its wait is seen to be
 // wrong.
 inline void hostcuda_copy_async16(void* to, const void* from, bool valid) {
+#ifdef HOSTCUDA_METER
+  // One read and one write, of the place that asks for them.
+  *static_cast<uint4*>(to) = valid ? *static_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+#else
   *static_cast<uint4*>(to) = uint4{~0u, ~0u, ~0u, ~0u};
   hostcuda::note_copy(to, from, valid);
+#endif
 }
 inline void hostcuda_copy_async_commit() { hostcuda::close_group(); }
 inline void hostcuda_copy_async_wait(unsigned groups) {

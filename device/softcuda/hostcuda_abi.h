@@ -10,7 +10,9 @@ using size_t = decltype(sizeof 0);
 // Stacks are aligned to their size, and the thread's own record lies where it begins, next to what
 // runs: it is found from the stack pointer, so neither a thread-local variable nor a call is needed
 // for threadIdx.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SOFTCUDA_ASAN) || \
+#if defined(HOSTCUDA_METER)  // ThreadSanitizer's instrumentation without its run-time library
+#define HOSTCUDA_STACK_BYTES (64u << 10)
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(SOFTCUDA_ASAN) || \
     defined(SOFTCUDA_TSAN)
 #define HOSTCUDA_STACK_BYTES (256u << 10)
 #else
@@ -73,6 +75,9 @@ enum HostcudaCollective {
 };
 constexpr unsigned kHostcudaLaneBytes = 64;  // most that a lane brings to a collective
 
+// What the hooks of a metered kernel tell.
+enum HostcudaAccess { kHostcudaRead, kHostcudaWrite, kHostcudaAtomic };
+
 struct HostcudaRuntime {
   // Reports a broken rule, ends the launch with CUDA_ERROR_LAUNCH_FAILED; does not return.
   void (*die)(const char* why);
@@ -86,6 +91,8 @@ struct HostcudaRuntime {
   void (*fence)(void);       // __threadfence
   unsigned long long (*clock)(void);
   void (*sleep)(void);       // likewise, and other work than this launch, if nothing of it can run
+  // The instruction is about to access memory (hostcuda_meter.h).
+  void (*access)(const void* instruction, unsigned long address, unsigned bytes, int kind);
 };
 
 struct HostcudaKernel {
@@ -104,4 +111,4 @@ struct HostcudaModule {
   char* shared_end;
   const HostcudaRuntime** runtime;
 };
-constexpr unsigned kHostcudaVersion = 1;
+constexpr unsigned kHostcudaVersion = 2;

@@ -31,6 +31,7 @@ extern char** environ;
   extern "C" const char symbol[];
 EMBED(softcuda_hostcuda_h, SOFTCUDA_SOURCE "/hostcuda.h")
 EMBED(softcuda_hostcuda_abi_h, SOFTCUDA_SOURCE "/hostcuda_abi.h")
+EMBED(softcuda_hostcuda_meter_h, SOFTCUDA_SOURCE "/hostcuda_meter.h")
 
 namespace {
 
@@ -185,6 +186,11 @@ bool has_fma() {
          __builtin_cpu_supports("f16c");
 }
 
+bool is_metered() {
+  const char* file = getenv("SOFTCUDA_METER");
+  return file && *file;
+}
+
 std::vector<std::string> compiler_flags() {
   // Unrolling pragmas are for the device; helpers of the prelude may be unused; ABI remarks on
   // vectors are not warnings.
@@ -211,6 +217,11 @@ std::vector<std::string> compiler_flags() {
 #elif defined(SOFTCUDA_TSAN)
   flags.insert(flags.end(), {"-g1", "-fsanitize=thread", "-fno-omit-frame-pointer"});
 #endif
+  // Aggregates are kept whole, so that sixteen bytes are one access; the hooks take the place of
+  // ThreadSanitizer's library, which -nodefaultlibs leaves out.
+  if (is_metered())
+    flags.insert(flags.end(), {"-DHOSTCUDA_METER", "-g", "-fsanitize=thread", "-fno-tree-sra", "-Wno-deprecated-copy",
+                               "--param=tsan-instrument-func-entry-exit=0", "-nodefaultlibs"});
   if (const char* more = getenv("SOFTCUDA_CXXFLAGS")) {
     std::istringstream words(more);
     for (std::string w; words >> w;) flags.push_back(w);
@@ -250,6 +261,7 @@ Result compile_in(const std::string& folder, Program& program, int count,
   }
   write_file(folder + "/hostcuda.h", softcuda_hostcuda_h);
   write_file(folder + "/hostcuda_abi.h", softcuda_hostcuda_abi_h);
+  write_file(folder + "/hostcuda_meter.h", softcuda_hostcuda_meter_h);
   // Everything of the program is local to its shared object: `__shared__` variables of templates,
   // too, are then plain statics.
   write_file(folder + "/program.cpp", "#include \"hostcuda.h\"\nnamespace {\n#line 1 \"" +
@@ -275,6 +287,7 @@ Result compile_in(const std::string& folder, Program& program, int count,
     second.insert(second.end(),
                   {"-fpreprocessed", "-x", "c++-cpp-output", folder + "/program.ii", "-shared",
                    "-nostartfiles", "-Wl,-z,now", "-o", folder + "/program.so"});
+    if (is_metered()) second.insert(second.end(), {"-lm", "-lc", "-lgcc"});
     status = run(second, log);
   }
   program.log = read_file(log);
@@ -305,6 +318,7 @@ int minor_version() {
   };
   add(softcuda_hostcuda_h);
   add(softcuda_hostcuda_abi_h);
+  add(softcuda_hostcuda_meter_h);
   for (const std::string& f : compiler_flags()) add(f.c_str());
   add(SOFTCUDA_BUILD);
   return 1000 + int(hash % 1000000);

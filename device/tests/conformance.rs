@@ -7,6 +7,7 @@
 //! streams    order, events, queries             kernels    shapes, shared memory, warps, atomics
 //! words      streams that write words and wait for them, eagerly and in graphs
 //! software   what only the software device shows: seeds, counts of calls, injected faults, five mutations
+//! metered    likewise: sectors, bytes and bank conflicts, two mutations
 //! ```
 
 #[path = "conformance/capture.rs"]
@@ -15,6 +16,8 @@ mod capture;
 mod kernels;
 #[path = "conformance/memory.rs"]
 mod memory;
+#[path = "conformance/metered.rs"]
+mod metered;
 #[path = "conformance/software.rs"]
 mod software;
 #[path = "conformance/streams.rs"]
