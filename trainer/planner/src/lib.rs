@@ -26,6 +26,7 @@ pub mod error;
 mod evaluation;
 pub mod forecast;
 pub mod frequencies;
+pub mod ledger;
 pub mod memory;
 mod operations;
 pub mod placement;
