@@ -157,11 +157,17 @@ void Meter::State::count_sectors(const Group& g, SiteTotals& site) {
     }
     site.asked_bytes += g.bytes;
   }
+  unsigned used = 0;
   for (unsigned i = 0; i < count; i++) {
-    site.used_bytes += unsigned(std::popcount(touched[i].bytes));
+    used += unsigned(std::popcount(touched[i].bytes));
     mark(touched[i].sector, touched[i].bytes, site.kind);
   }
+  site.used_bytes += used;
   site.sectors += count;
+  if (count > 1) {
+    site.spread_used_bytes += used;
+    site.spread_sectors += count;
+  }
   site.requests++;
 }
 
@@ -286,7 +292,9 @@ void Meter::sync(const Fiber& lane, bool of_block) {
   state_->flush(warp);
 }
 
-void Meter::end_lane(const Fiber& lane) { state_->warps[lane.linear >> 5].alive &= ~(1u << lane.lane); }
+void Meter::end_lane(const Fiber& lane) {
+  state_->warps[lane.linear >> 5].alive &= ~(1u << lane.lane);
+}
 
 void Meter::end_grid() {
   for (WarpMeter& warp : state_->warps) state_->flush(warp);

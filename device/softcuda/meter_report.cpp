@@ -63,8 +63,11 @@ void write_site(FILE* out, const SiteTotals& s) {
   fprintf(out, "{\"place\":\"%s\",\"kind\":\"%s\",\"bytes\":%u,", place_of(s.instruction).c_str(),
           kinds[s.kind], s.bytes);
   if (s.space == Space::kGlobal) {
-    fprintf(out, "\"requests\":%llu,\"asked_bytes\":%llu,\"used_bytes\":%llu,\"sectors\":%llu}",
-            Count(s.requests), Count(s.asked_bytes), Count(s.used_bytes), Count(s.sectors));
+    fprintf(out,
+            "\"requests\":%llu,\"asked_bytes\":%llu,\"used_bytes\":%llu,\"sectors\":%llu,"
+            "\"spread_used_bytes\":%llu,\"spread_sectors\":%llu}",
+            Count(s.requests), Count(s.asked_bytes), Count(s.used_bytes), Count(s.sectors),
+            Count(s.spread_used_bytes), Count(s.spread_sectors));
   } else {
     fprintf(out,
             "\"shared_requests\":%llu,\"wavefronts\":%llu,\"least_wavefronts\":%llu,"
@@ -126,6 +129,8 @@ void report(KernelTotals launch) {
     sum.asked_bytes += s.asked_bytes;
     sum.used_bytes += s.used_bytes;
     sum.sectors += s.sectors;
+    sum.spread_used_bytes += s.spread_used_bytes;
+    sum.spread_sectors += s.spread_sectors;
     sum.shared_requests += s.shared_requests;
     sum.wavefronts += s.wavefronts;
     sum.least_wavefronts += s.least_wavefronts;

@@ -15,6 +15,8 @@ struct SiteTotals {
   unsigned bytes;  // of a lane
   Space space;
   uint64_t requests = 0, asked_bytes = 0, used_bytes = 0, sectors = 0;
+  // Of requests that touch more than one sector: no order of lanes betters the others.
+  uint64_t spread_used_bytes = 0, spread_sectors = 0;
   uint64_t shared_requests = 0, wavefronts = 0, least_wavefronts = 0, worst_ways = 0;
 };
 

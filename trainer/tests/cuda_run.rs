@@ -4,6 +4,7 @@
 
 #![cfg(test)]
 
+mod cuda_meter;
 mod run_support;
 
 use headlong_device::cuda::testing::{device, has_devices, has_software_devices};

@@ -8,6 +8,7 @@
 //! - `cargo xtask libraries`: NVIDIA's real libraries, opened without a GPU;
 //! - `cargo xtask gpu-bundle`: everything that a machine with a GPU has to run, in one folder;
 //! - `cargo xtask rxe`: verbs over Soft-RoCE, in an emulated machine;
+//! - `cargo xtask ledger`: bytes, launches and predicted times of each kernel of a step;
 //! - `cargo xtask bench-diff`: has anything become slower;
 //! - `cargo xtask soak`: the long tests, with their log kept.
 //!
@@ -16,6 +17,7 @@
 mod bench_diff;
 mod ci;
 mod cuda;
+mod ledger;
 mod process;
 mod require;
 mod rxe;
@@ -45,6 +47,8 @@ const HELP: &str = "cargo xtask COMMAND
                     against the crate `ibverbs`;
                                  --cuda: training on software devices whose captured step drives \
                     the NICs
+  ledger [--accept]              keeps bytes, launches and predicted times of each kernel in
+                                 benches/results/ledger.txt; refuses more of them unless accepted
   bench-diff [--keep | --peers PYTHON]
                                  instruction counts against the kept ones, AVX-512 against AVX2; \
                     --keep: keeps today's counts;
@@ -87,6 +91,7 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
         ("gpu-bundle", []) => cuda::bundle::run(&root, &target_folder(&root)?),
         ("gpu-bundle", ["--rehearse"]) => cuda::bundle::rehearse(&root, &target_folder(&root)?),
         ("rxe", options) => rxe::run(&root, &target_folder(&root)?, options),
+        ("ledger", options) => ledger::run(&root, options),
         ("bench-diff", options) => bench_diff::run(&root, &target_folder(&root)?, options),
         ("soak", []) => soak::run(&root, &target_folder(&root)?, None),
         ("soak", ["--only", name]) => soak::run(&root, &target_folder(&root)?, Some(name)),

@@ -88,6 +88,63 @@ fn table(ledger: &Ledger) -> String {
     text
 }
 
+/// Sums by stage, for a page of documentation: of the larger batch in full.
+pub fn summary(ledgers: &[Ledger]) -> String {
+    let mut text = String::from(
+        "| step | launches | MB | GFLOP | critical path, us | target, us |\n|---|---|---|---|---|---|\n",
+    );
+    for ledger in ledgers {
+        let sums = |of: fn(&Row) -> f64| -> f64 { ledger.rows.iter().map(of).sum() };
+        let target = ledger.target_us.map_or("-".to_owned(), |target| format!("{target:.0}"));
+        let _ = writeln!(
+            text,
+            "| {} | {} | {:.0} | {:.0} | {:.0} | {target} |",
+            ledger.name,
+            sums(|row| row.launches),
+            sums(Row::bytes) / 1e6,
+            sums(|row| row.flops) / 1e9,
+            ledger.critical_us(),
+        );
+    }
+    for ledger in ledgers.iter().filter(|ledger| ledger.target_us.is_some()) {
+        let _ = write!(
+            text,
+            "\n{}, by stage:\n\n| stage | launches | MB | GFLOP | roofline us | expected us |\n\
+             |---|---|---|---|---|---|\n",
+            ledger.name
+        );
+        text.push_str(&stages(ledger));
+    }
+    text
+}
+
+fn stages(ledger: &Ledger) -> String {
+    let on_path: Vec<&str> = ledger.path.iter().flatten().copied().collect();
+    let mut order = on_path.clone();
+    for row in &ledger.rows {
+        if !order.contains(&row.stage) {
+            order.push(row.stage);
+        }
+    }
+    let mut text = String::new();
+    for stage in order {
+        let sum = |of: fn(&Row) -> f64| -> f64 {
+            ledger.rows.iter().filter(|row| row.stage == stage).map(of).sum()
+        };
+        let hidden = if on_path.contains(&stage) { "" } else { " (hidden)" };
+        let _ = writeln!(
+            text,
+            "| {stage}{hidden} | {} | {:.0} | {:.0} | {:.0} | {:.0} |",
+            sum(|row| row.launches),
+            sum(Row::bytes) / 1e6,
+            sum(|row| row.flops) / 1e9,
+            sum(Row::roofline_us),
+            sum(Row::expected_us),
+        );
+    }
+    text
+}
+
 fn line(row: &Row) -> String {
     let kernel = match row.part.is_empty() {
         true => row.kernel.to_owned(),
@@ -108,7 +165,44 @@ fn line(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Model;
+    use crate::ledger::{Model, all};
+
+    /// Bytes and launches may fall: then `cargo xtask ledger` keeps the new ones. It refuses ones
+    /// that have risen.
+    #[test]
+    fn the_kept_ledger_is_todays() {
+        let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/results/ledger.txt");
+        let kept = std::fs::read_to_string(kept).expect("it is kept");
+        let today = render(&all());
+        let risen = Kept::parse(&today).risen(&Kept::parse(&kept));
+        assert!(risen.is_empty(), "bytes or launches have risen: {risen:#?}");
+        assert!(today == kept, "benches/results/ledger.txt is old: `cargo xtask ledger`");
+    }
+
+    #[test]
+    fn targets_and_sums_are_where_they_belong() {
+        let all = all();
+        let targets = |ledger: &Ledger| ledger.target_us.map(|us| (ledger.name.clone(), us));
+        let named = [("C1 at 65536", 3300.0), ("embedding step, 104857 ids a table", 500.0)];
+        let named = named.map(|(name, us)| (name.to_owned(), us));
+        assert_eq!(all.iter().filter_map(targets).collect::<Vec<_>>(), named);
+        for ledger in &all {
+            let roofline: f64 = ledger
+                .path
+                .iter()
+                .flatten()
+                .flat_map(|stage| {
+                    ledger.rows.iter().filter(move |row| row.stage == *stage).map(Row::roofline_us)
+                })
+                .sum();
+            let critical = ledger.critical_us();
+            assert!(
+                critical > 0.9 * roofline && critical < 2.0 * roofline + 100.0,
+                "{}",
+                ledger.name
+            );
+        }
+    }
 
     #[test]
     fn more_bytes_or_launches_are_found_and_fewer_are_not() {

@@ -94,7 +94,27 @@ pub fn of(model: &Model) -> (Vec<Row>, Path) {
     path.extend(model.cross.map(|_| vec!["cross_backward"]));
     path.extend([vec!["interaction_backward"], vec!["update_owned", "bottom_backward"]]);
     path.push(vec!["dense_optimizer"]);
-    (rows, path)
+    (alike_in_one(rows), path)
+}
+
+/// Rows of one stage, kernel and shape in one.
+fn alike_in_one(rows: Vec<Row>) -> Vec<Row> {
+    let mut merged: Vec<Row> = Vec::new();
+    for row in rows {
+        let is_alike = |other: &&mut Row| {
+            (other.stage, other.kernel, &other.part) == (row.stage, row.kernel, &row.part)
+        };
+        match merged.iter_mut().find(is_alike) {
+            None => merged.push(row),
+            Some(other) => {
+                other.launches += row.launches;
+                other.read += row.read;
+                other.written += row.written;
+                other.flops += row.flops;
+            }
+        }
+    }
+    merged
 }
 
 fn row(stage: &'static str, kernel: &'static str, kind: Kind, read: f64, written: f64) -> Row {

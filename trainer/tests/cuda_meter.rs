@@ -1,0 +1,207 @@
+//! What kernels of whole steps ask of memory, as the software device's meter counts it
+//! (device/softcuda/meter.h): on real rows and on Zipf-distributed ids they use the sectors that
+//! they load, and they move the bytes that the planner's ledger says.
+//!
+//! `SOFTCUDA_METER=FILE headlong ...` shows the same for any run, by line of the source.
+
+use crate::run_support::Run;
+use headlong_device::cuda::testing::device;
+use headlong_planner::ledger::{Ledger, Model};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Part of the bytes of sectors that a request must use, over the requests of a kernel that touch
+/// several sectors.
+const EFFICIENCY: f64 = 0.9;
+/// Wavefronts of an instruction on shared memory, in those that its width needs.
+const WAYS: f64 = 2.0;
+
+/// Kernels of the sparse and of the interaction's path: what a stage takes is theirs.
+const WATCHED: [&str; 11] = [
+    "lookup",
+    "update_chunks",
+    "update_longs",
+    "tensor_forward",
+    "tensor_backward",
+    "route_keys",
+    "sort_count",
+    "sort_scan",
+    "sort_scatter",
+    "chunks_count",
+    "chunks_write",
+];
+
+/// Kernels that fall short today, what they reach at least, and why.
+const EXCEPTIONS: [(&str, f64, &str); 4] = [
+    ("chunks_count", 0.12, "a lane reads sixteen keys next to each other, one by one (`mark`)"),
+    ("chunks_write", 0.12, "the same; and what it writes lies where chunks of a lane begin"),
+    (
+        "tensor_forward",
+        0.49,
+        "eight f32 of a lane are two loads (`stage_eight`), each half a sector",
+    ),
+    (
+        "tensor_backward",
+        0.6,
+        "the same; and gradients of the bottom are stored two bytes at a time",
+    ),
+];
+
+/// The same for instructions on shared memory: ways on average.
+const CONFLICTS: [(&str, f64, &str); 4] = [
+    ("route_keys", 32.0, "a histogram by atomics: equal digits meet in one word"),
+    ("sort_count", 32.0, "a histogram by atomics: equal digits meet in one word"),
+    ("sort_scatter", 6.0, "where a key goes is what its digit says"),
+    ("tensor_backward", 4.5, "`expand` spreads gradients out by column"),
+];
+
+/// The meter's lines, by kernel.
+struct Metered(BTreeMap<String, Value>);
+
+fn number(value: &Value, field: &str) -> f64 {
+    value[field].as_f64().unwrap_or(0.0)
+}
+
+impl Metered {
+    /// None where there is no software device.
+    fn run(run: Run) -> Option<Self> {
+        if !device().is_some_and(|device| device.is_software()) {
+            eprintln!("skipped, because only the software device has a meter");
+            return None;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        run.variable("SOFTCUDA_METER", file.path().to_str().unwrap()).succeeds();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let named = lines.map(|line| (line["kernel"].as_str().unwrap().to_owned(), line));
+        Some(Self(named.collect()))
+    }
+
+    fn sites(&self, kernel: &str) -> &[Value] {
+        let line = self.0.get(kernel).unwrap_or_else(|| panic!("{kernel} has not run"));
+        line["sites"].as_array().unwrap()
+    }
+
+    fn sum(&self, kernel: &str, field: &str) -> f64 {
+        self.sites(kernel).iter().map(|site| number(site, field)).sum()
+    }
+
+    fn check_sectors(&self) {
+        for kernel in WATCHED {
+            let [spread, all] =
+                [["spread_used_bytes", "spread_sectors"], ["used_bytes", "sectors"]]
+                    .map(|[used, of]| self.sum(kernel, used) / 32.0 / self.sum(kernel, of));
+            let exception = EXCEPTIONS.iter().find(|exception| exception.0 == kernel);
+            let (least, reason) =
+                exception.map_or((EFFICIENCY, "the rule"), |&(_, least, reason)| (least, reason));
+            println!(
+                "{kernel:16} {:5.1} % of spread requests, {:5.1} % of all",
+                100.0 * spread,
+                100.0 * all
+            );
+            assert!(
+                spread >= least,
+                "{kernel} uses {spread:.3} of its sectors, not {least} \
+                     ({reason}); by line: {:#?}",
+                self.sites(kernel)
+            );
+        }
+    }
+
+    fn check_banks(&self) {
+        for kernel in WATCHED {
+            let exception = CONFLICTS.iter().find(|exception| exception.0 == kernel);
+            let most = exception.map_or(WAYS, |exception| exception.1);
+            for site in self.sites(kernel) {
+                let (ways, least) = (number(site, "wavefronts"), number(site, "least_wavefronts"));
+                assert!(ways <= most * least, "{kernel}: {:.1} ways: {site}", ways / least);
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_use_the_sectors_that_real_rows_make_them_load() {
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/criteo/train.txt.gz");
+    let data = PathBuf::from(data);
+    if !data.exists() {
+        return println!("skipped, because {} is absent", data.display());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = Run::new("train").with(&["--preset", "criteo-sample", "--steps", "1"]);
+    for set in [
+        "model.dim=128",
+        "model.bottom=[32,128]",
+        "model.top=[32,1]",
+        "train.batch_size=1024",
+        "tables.max_rows=2000",
+    ] {
+        run = run.with(&["--set", set]);
+    }
+    let run = run.with(&["--device", "cuda", "--schedule", "serial", "--precision", "bf16"]);
+    let run = run.with(&["--optimizer", "sgd"]).path("--data", &data);
+    let Some(metered) = Metered::run(run.path("--output-dir", folder.path())) else { return };
+    metered.check_sectors();
+    metered.check_banks();
+    let whole = ["lookup", "update_chunks"]
+        .map(|kernel| metered.sum(kernel, "used_bytes") / 32.0 / metered.sum(kernel, "sectors"));
+    assert!(whole.iter().all(|&part| part >= EFFICIENCY), "of all requests: {whole:?}");
+}
+
+/// Samples of a batch and most rows of a table in the step that is held against the ledger.
+const SAMPLES: usize = 128;
+const MOST_ROWS: u64 = 1000;
+/// Differences that the ledger may have from what is counted, as part of it.
+const TOLERANCE: f64 = 0.1;
+
+#[test]
+fn kernels_move_the_bytes_that_the_ledger_says() {
+    let (samples, rows) = (SAMPLES.to_string(), MOST_ROWS.to_string());
+    let run = Run::new("bench").with(&["iteration", "--shape", "C1", "--dtype", "bf16"]);
+    let run = run.with(&["--batch-size", &samples, "--row-cap", &rows, "--seconds", "0"]);
+    let run = run.with(&["--device", "cuda", "--schedule", "serial"]);
+    let Some(metered) = Metered::run(run) else { return };
+    metered.check_sectors();
+    metered.check_banks();
+    let rows: Vec<u64> = headlong::config::preset::TERABYTE_40M_CARDINALITIES
+        .iter()
+        .map(|&of| of.min(MOST_ROWS))
+        .collect();
+    compare(&metered, &Ledger::of(&Model::c1(SAMPLES, &rows)));
+}
+
+fn compare(metered: &Metered, ledger: &Ledger) {
+    // All steps of a run are alike; the first has a route more, and weights are rounded once.
+    let steps = number(&metered.0["lookup"], "launches");
+    let all: f64 = ledger.rows.iter().map(|row| row.bytes()).sum();
+    let kernels: std::collections::BTreeSet<&str> =
+        ledger.rows.iter().map(|row| row.kernel).collect();
+    let (mut expected_sum, mut counted_sum) = (0.0, 0.0);
+    for kernel in kernels {
+        let (launches, read, written) = ledger.of_kernel(kernel);
+        let line = &metered.0[kernel];
+        let counted_launches = (number(line, "launches") / steps).floor();
+        assert_eq!(counted_launches, launches, "launches of {kernel} in a step");
+        // Of an average launch: those of the route ahead are one more.
+        let counted = |field| number(line, field) / number(line, "launches") * launches;
+        let (counted, expected) =
+            (counted("read_bytes") + counted("written_bytes"), read + written);
+        println!(
+            "{kernel:16} {launches:3} launches, {expected:12.0} bytes, counted {counted:12.0}"
+        );
+        if kernel == "copy_rounded" {
+            continue;
+        }
+        expected_sum += expected;
+        counted_sum += counted;
+        // What is a thousandth of the step need not be a formula to the byte.
+        let most = TOLERANCE * counted + 0.001 * all;
+        assert!(
+            (expected - counted).abs() <= most,
+            "{kernel}: {expected} bytes, counted {counted}"
+        );
+    }
+    let off = (expected_sum - counted_sum).abs() / counted_sum;
+    assert!(off <= TOLERANCE, "{expected_sum} bytes a step, counted {counted_sum}");
+}
