@@ -224,7 +224,7 @@ bool execute(Driver& d, Hold& hold, const Candidate& c, const Work& work, void* 
     int result = 0;
     {
       const AsLane lane(*c.stream, c.node, work);
-      const std::unique_ptr<Meter> meter = Meter::begin(work.name);
+      const std::unique_ptr<Meter> meter = woken ? nullptr : Meter::begin(work.name);
       result = work.run(work.lane ? *work.lane->emulator : *device.emulator);
     }
     hold.lock();

@@ -547,6 +547,7 @@ int Emulator::run(const Grid& grid) {
   if (b.asleep) {
     BlockState* outer = running;
     running = &b;
+    b.meter = nullptr;  // it has ended with the part before
     wake_block(b);
     running = outer;
     return b.asleep ? kAsleep : end(b);

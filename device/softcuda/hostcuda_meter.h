@@ -1,5 +1,5 @@
 // hostcuda_meter.h - what the compiler calls before each access under -fsanitize=thread, when the
-// emulator meters memory: the access is told to it (meter.h).
+// emulator meters memory: it counts the access (meter.h).
 //
 // The hooks have names of their own and the linker's names by `asm`: the compiler knows the latter
 // as built-in functions of other types.

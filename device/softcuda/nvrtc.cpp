@@ -220,8 +220,9 @@ std::vector<std::string> compiler_flags() {
   // Aggregates are kept whole, so that sixteen bytes are one access; the hooks take the place of
   // ThreadSanitizer's library, which -nodefaultlibs leaves out.
   if (is_metered())
-    flags.insert(flags.end(), {"-DHOSTCUDA_METER", "-g", "-fsanitize=thread", "-fno-tree-sra", "-Wno-deprecated-copy",
-                               "--param=tsan-instrument-func-entry-exit=0", "-nodefaultlibs"});
+    flags.insert(flags.end(), {"-DHOSTCUDA_METER", "-g", "-fsanitize=thread", "-fno-tree-sra",
+                               "-Wno-deprecated-copy", "-nodefaultlibs",
+                               "--param=tsan-instrument-func-entry-exit=0"});
   if (const char* more = getenv("SOFTCUDA_CXXFLAGS")) {
     std::istringstream words(more);
     for (std::string w; words >> w;) flags.push_back(w);

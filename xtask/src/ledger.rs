@@ -1,5 +1,5 @@
-//! `cargo xtask ledger`: keeps what the planner says of each kernel of a step. Tests hold it against
-//! what is kept, and against what the software device counts.
+//! `cargo xtask ledger`: keeps what the planner says of each kernel of a step. Tests hold it
+//! against what is kept, and against what the software device counts.
 
 use std::path::Path;
 

@@ -44,7 +44,8 @@ extern "C" __global__ void wide_accesses(const Args a) {
   __syncthreads();
   store16(a.to + 4 * threadIdx.x, load16(words + 4 * threadIdx.x));
   bf16* halves = reinterpret_cast<bf16*>(a.to + 128);
-  store4(halves + 4 * threadIdx.x, fetch4(reinterpret_cast<const float*>(a.from) + 4 * threadIdx.x));
+  const float* floats = reinterpret_cast<const float*>(a.from);
+  store4(halves + 4 * threadIdx.x, fetch4(floats + 4 * threadIdx.x));
 }
 
 // Lanes in groups of eight whose loops end at different times, and one atomic each.
@@ -52,5 +53,5 @@ extern "C" __global__ void uneven_groups(const Args a) {
   const u32 group = threadIdx.x / 8, lane = threadIdx.x % 8;
   u32 sum = 0;
   for (u32 row = 0; row <= group; row++) sum += a.from[(4 * row + group) * 8 + lane];
-  atomicAdd(a.to, sum);
+  atomicAdd(a.to, (u32)sum);
 }

@@ -1,5 +1,5 @@
 //! What a step on one device has to move and compute, kernel by kernel, and what that takes at
-//! least: a table of predictions.
+//! least: a table of predictions. Copies of the batch and of learning rates are not in it.
 //!
 //! Bytes are the distinct bytes that a kernel reads and writes, each once a launch: what memory
 //! must carry where caches keep what is read again. A test of the trainer holds them against what
@@ -12,6 +12,7 @@ mod render;
 mod stages;
 
 pub use render::{Kept, render, summary};
+pub(crate) use stages::{optimizer_bytes, product_bytes};
 
 use crate::frequencies::Frequencies;
 use crate::terabyte::{Batches, Law};
@@ -153,8 +154,8 @@ impl Ledger {
         Self { name, rows, path, target_us: None }
     }
 
-    /// The sum over the critical path. Stages that run at one time share memory and multiprocessors:
-    /// they take the sum of their times at the resource that is busiest.
+    /// The sum over the critical path. Stages that run at one time share memory and
+    /// multiprocessors: they take the sum of their times at the resource that is busiest.
     pub fn critical_us(&self) -> f64 {
         self.path.iter().map(|stages| self.together_us(stages)).sum()
     }

@@ -2,6 +2,7 @@
 //! device takes for them.
 
 use crate::description::{ClusterDescription, DeviceKind};
+use crate::ledger::{optimizer_bytes, product_bytes};
 use crate::placement::{Layout, RowWork};
 use crate::practice::{Captured, Packing, Practice, Sums};
 use crate::workload::{Layer, Part, Workload};
@@ -502,7 +503,7 @@ impl<'a> Works<'a> {
             work.plus(Work {
                 kernels: 1.0,
                 flops: self.product(self.samples, outputs, inputs),
-                bytes: element * (self.samples * (inputs + outputs) + inputs * outputs),
+                bytes: product_bytes(self.samples, inputs, outputs, element),
                 ..Work::default()
             })
         })
@@ -520,7 +521,7 @@ impl<'a> Works<'a> {
             work.plus(Work {
                 kernels: products,
                 flops: self.product(inputs, outputs, self.samples) + of_inputs,
-                bytes: products * element * (self.samples * (inputs + outputs) + inputs * outputs),
+                bytes: products * product_bytes(self.samples, inputs, outputs, element),
                 ..Work::default()
             })
         })
@@ -577,8 +578,8 @@ impl<'a> Works<'a> {
             true => (0.0, self.ranks),
             false => (self.workload.activation_bytes(), 1.0),
         };
-        let bytes = self.workload.dense_parameters * (12.0 + packed)
-            + 2.0 * self.workload.dense_state_bytes;
+        let Workload { dense_parameters, dense_state_bytes, .. } = *self.workload;
+        let bytes = optimizer_bytes(dense_parameters, dense_state_bytes, packed);
         Work { kernels: 2.0, bytes: bytes / part, ..Work::default() }
     }
 }

@@ -51,7 +51,8 @@ pub fn render(ledgers: &[Ledger]) -> String {
     let mut text = String::from(
         "Predictions, made by `cargo xtask ledger`; no time here was measured. Bytes: read and \
          written,\neach once a launch. Roofline: the larger of bytes at 4.3 TB/s and operations \
-         at 790 TFLOP/s.\nExpected: the roofline at the part of it that the kind of kernel reaches, \
+         at 790 TFLOP/s.\nExpected: the roofline at the part of it that the kind of kernel \
+         reaches, \
          and 1.3 us a launch:\n\n",
     );
     for kind in [Kind::Rows, Kind::Stream, Kind::Product, Kind::Interaction, Kind::Ids] {
@@ -91,7 +92,8 @@ fn table(ledger: &Ledger) -> String {
 /// Sums by stage, for a page of documentation: of the larger batch in full.
 pub fn summary(ledgers: &[Ledger]) -> String {
     let mut text = String::from(
-        "| step | launches | MB | GFLOP | critical path, us | target, us |\n|---|---|---|---|---|---|\n",
+        "| step | launches | MB | GFLOP | critical path, us | target, us |\n\
+         |---|---|---|---|---|---|\n",
     );
     for ledger in ledgers {
         let sums = |of: fn(&Row) -> f64| -> f64 { ledger.rows.iter().map(of).sum() };

@@ -201,6 +201,17 @@ fn filled(width: f64, element: f64) -> f64 {
     if element == 4.0 || width == 1.0 { width } else { (width / whole).ceil() * whole }
 }
 
+/// Bytes of the three matrices of a product of a layer, each once.
+pub(crate) fn product_bytes(samples: f64, inputs: f64, outputs: f64, element: f64) -> f64 {
+    element * (samples * (inputs + outputs) + inputs * outputs)
+}
+
+/// Bytes that an optimiser moves: gradient, weight and state are read, weight and state written,
+/// and the weight once more in `packed` bytes.
+pub(crate) fn optimizer_bytes(parameters: f64, state_bytes: f64, packed: f64) -> f64 {
+    parameters * (12.0 + packed) + 2.0 * state_bytes
+}
+
 fn forward(model: &Model, stage: &'static str, widths: &[f64]) -> Vec<Row> {
     let layers = widths.windows(2).map(|two| {
         let (inputs, outputs) = (filled(two[0], model.element), two[1]);
@@ -213,7 +224,7 @@ fn forward(model: &Model, stage: &'static str, widths: &[f64]) -> Vec<Row> {
                 stage,
                 "cublasLtMatmul",
                 Kind::Product,
-                element * (batch * inputs + inputs * outputs),
+                product_bytes(batch, inputs, outputs, element) - element * batch * outputs,
                 element * batch * outputs + mask,
             )
         }
@@ -237,8 +248,9 @@ fn backward(model: &Model, stage: &'static str, widths: &[f64], of_input: bool) 
         rows.push(product("weights", gradients, 4.0 * inputs * outputs));
         if index > 0 || of_input {
             let mask = if index > 0 { batch * inputs / 8.0 } else { 0.0 };
-            let read = element * (batch * outputs + inputs * outputs) + mask;
-            rows.push(product("data", read, element * batch * inputs));
+            let written = element * batch * inputs;
+            let read = product_bytes(batch, inputs, outputs, element) - written + mask;
+            rows.push(product("data", read, written));
         }
         // Block sums have room for what fills rows up: then they are copied.
         if inputs != two[0] {
@@ -316,7 +328,8 @@ fn dense_optimizer(model: &Model, into_top: f64) -> Vec<Row> {
     let parameters = of_stack(&widths(model.num_dense, &model.bottom))
         + of_stack(&widths(into_top, &model.top))
         + cross;
-    let read = parameters * (8.0 + 4.0 * model.states);
-    let written = parameters * (4.0 + 4.0 * model.states + model.element);
+    let state_bytes = 4.0 * model.states * parameters;
+    let written = parameters * (4.0 + model.element) + state_bytes;
+    let read = optimizer_bytes(parameters, state_bytes, model.element) - written;
     vec![row("dense_optimizer", "optim_step", Kind::Stream, read, written)]
 }
