@@ -154,6 +154,8 @@ const SAMPLES: usize = 128;
 const MOST_ROWS: u64 = 1000;
 /// Differences that the ledger may have from what is counted, as part of it.
 const TOLERANCE: f64 = 0.1;
+/// Bytes of a launch that the formulas leave out: descriptions of tables.
+const STRUCTURES: f64 = 4096.0;
 
 /// Steps of a shape of the benches.
 fn bench(shape: &str, samples: usize) -> Run {
@@ -187,7 +189,6 @@ fn kernels_of_a_cross_network_move_the_bytes_that_the_ledger_says() {
 fn compare(metered: &Metered, ledger: &Ledger) {
     // All steps of a run are alike; the first has a route more, and weights are rounded once.
     let steps = number(&metered.0["lookup"], "launches");
-    let all: f64 = ledger.rows.iter().map(|row| row.bytes()).sum();
     let kernels: BTreeSet<&str> = ledger.rows.iter().map(|row| row.kernel).collect();
     // Copies and fills of the driver, and the tables' first values, are not the step's.
     let is_step = |name: &&String| !name.starts_with("cuMem") && *name != "initial_rows";
@@ -212,8 +213,7 @@ fn compare(metered: &Metered, ledger: &Ledger) {
         }
         expected_sum += expected;
         counted_sum += counted;
-        // What is a thousandth of the step need not be a formula to the byte.
-        let most = TOLERANCE * counted + 0.001 * all;
+        let most = TOLERANCE * counted + STRUCTURES * launches;
         assert!(
             (expected - counted).abs() <= most,
             "{kernel}: {expected} bytes, counted {counted}"

@@ -20,7 +20,9 @@ struct Ids {
     long: f64,
     passes: f64,
     bags: f64,
+    /// Of tables that have several ids a sample: bounds of bags, and entries, each with its bag.
     offsets: f64,
+    in_bags: f64,
 }
 
 impl Ids {
@@ -35,6 +37,7 @@ impl Ids {
             passes: 1.0,
             bags: model.batch * model.tables.len() as f64,
             offsets: 0.0,
+            in_bags: 0.0,
         };
         for table in &model.tables {
             let entries = model.batch * table.hotness;
@@ -43,6 +46,7 @@ impl Ids {
             ids.distinct += table.frequencies.distinct(entries);
             if table.hotness > 1.0 {
                 ids.offsets += model.batch + 1.0;
+                ids.in_bags += entries;
             }
             let bits = f64::from(u64::BITS - (table.rows.max(2) - 1).leading_zeros());
             ids.passes = ids.passes.max((bits / 8.0).ceil());
@@ -134,7 +138,7 @@ fn route(ids: &Ids) -> Vec<Row> {
     let of = |kernel, read, written| row("route", kernel, Kind::Ids, read, written);
     let scatter = times(ids.passes, of("sort_scatter", 2.0 * words + 2.0 * counts, 2.0 * words));
     vec![
-        of("route_keys", 2.0 * words + 4.0 * ids.offsets, words + counts),
+        of("route_keys", 2.0 * words + 4.0 * ids.offsets, words + 4.0 * ids.in_bags + counts),
         times(ids.passes - 1.0, of("sort_count", words, counts)),
         times(ids.passes, of("sort_scan", counts, 2.0 * counts)),
         // Places need not be read in the first pass.
@@ -157,7 +161,7 @@ fn update(model: &Model, ids: &Ids) -> Vec<Row> {
     let touched = row_bytes * (1.0 + model.states);
     let read = ids.bags * model.dim * model.vector
         + short * touched
-        + 4.0 * ids.entries
+        + 4.0 * (ids.entries + ids.in_bags)
         + 8.0 * ids.chunks;
     let written = short * touched + ids.chunks_of_long * row_bytes;
     let of_long = ids.long * touched;
