@@ -163,6 +163,9 @@ struct __align__(16) f32x4 {
 struct __align__(8) u16x4 {
   u16 x, y, z, w;
 };
+struct __align__(8) u32x2 {
+  u32 x, y;
+};
 struct __align__(16) u32x4 {
   u32 x, y, z, w;
 };
@@ -182,7 +185,15 @@ HL_DEVICE f32x4 load4(const f16* from) {
   const u16x4 v = *reinterpret_cast<const u16x4*>(from);
   return f32x4{to_float(f16{v.x}), to_float(f16{v.y}), to_float(f16{v.z}), to_float(f16{v.w})};
 }
-HL_DEVICE void store4(float* to, f32x4 v) { *reinterpret_cast<f32x4*>(to) = v; }
+HL_DEVICE void store4(float* to, f32x4 v) {
+#ifdef __CUDA_ARCH__
+  // Note: of a plain assignment the compiler makes four stores where it sees fit.
+  asm volatile("st.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+#else
+  *reinterpret_cast<f32x4*>(to) = v;
+#endif
+}
 HL_DEVICE void store4(bf16* to, f32x4 v) {
   const u16x4 bits{to_bf16(v.x).bits, to_bf16(v.y).bits, to_bf16(v.z).bits, to_bf16(v.w).bits};
   *reinterpret_cast<u16x4*>(to) = bits;
@@ -194,6 +205,7 @@ HL_DEVICE void store4(f16* to, f32x4 v) {
 // Sixteen bytes of anything; the address is a multiple of 16.
 HL_DEVICE u32x4 load16(const void* from) { return *static_cast<const u32x4*>(from); }
 HL_DEVICE void store16(void* to, u32x4 v) { *static_cast<u32x4*>(to) = v; }
+HL_DEVICE u32x2 load8(const void* from) { return *static_cast<const u32x2*>(from); }
 
 // The same reads of memory that nothing writes while the kernel runs. The compiler may move them
 // before writes to anywhere, so that many are on their way at a time.
@@ -208,14 +220,15 @@ HL_DEVICE u32x4 fetch16(const void* from) {
   return load16(from);
 #endif
 }
-HL_DEVICE f32x4 fetch4(const float* from) {
-  const u32x4 v = fetch16(from);
-  return f32x4{__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
-               __uint_as_float(v.w)};
-}
-template <typename T>
-HL_DEVICE f32x4 fetch4(const T* from) {
-  return load4(from);
+// Eight bytes, likewise; the address is a multiple of 8.
+HL_DEVICE u32x2 fetch8(const void* from) {
+#ifdef __CUDA_ARCH__
+  u32x2 v;
+  asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
+  return v;
+#else
+  return load8(from);
+#endif
 }
 
 // Asks for the line of memory at an address, to be read soon.

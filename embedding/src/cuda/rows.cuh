@@ -48,35 +48,85 @@ __device__ __forceinline__ Row zeros() {
   return row;
 }
 
-// The strip that starts at element `first` of `base`; `columns` are left in the row. CONSTANT:
-// nothing writes there while the kernel runs.
+// The bits of the strip that starts at element `first` of `base`, as they lie there, packed from
+// element 0 of each vector on; `columns` are left in the row. CONSTANT: nothing writes there while
+// the kernel runs. A kernel with several strips on their way loads all before it widens one.
 template <int TYPE, bool CONSTANT = false>
-__device__ __forceinline__ Row load_strip(const void* base, u64 first, u32 columns) {
+__device__ __forceinline__ Row load_bits(const void* base, u64 first, u32 columns) {
   Row row;
 #pragma unroll
   for (u32 v = 0; v < VECTORS; v++) {
     const u32 column = column_of(v);
     const Element<TYPE>* from = static_cast<const Element<TYPE>*>(base) + first + column;
     if constexpr (ELEMENTS == 1) {
-      row.x[v][0] = column < columns ? to_float(*from) : 0.0f;
-    } else if constexpr (ELEMENTS == 8 && TYPE != 0) {
-      const u32x4 eight = CONSTANT ? fetch16(from) : load16(from);
-      const u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-      for (u32 w = 0; w < 4; w++) {
-        row.x[v][2 * w] = to_float(Element<TYPE>{static_cast<u16>(words[w])});
-        row.x[v][2 * w + 1] = to_float(Element<TYPE>{static_cast<u16>(words[w] >> 16)});
+      u32 bits = 0;
+      if (column < columns) {
+        if constexpr (TYPE == 0) {
+          bits = __float_as_uint(*from);
+        } else {
+          bits = from->bits;
+        }
       }
+      row.x[v][0] = __uint_as_float(bits);
+    } else if constexpr (ELEMENTS == 4 && TYPE != 0) {
+      const u32x2 four = CONSTANT ? fetch8(from) : load8(from);
+      row.x[v][0] = __uint_as_float(four.x), row.x[v][1] = __uint_as_float(four.y);
     } else {
+      constexpr u32 WORDS = TYPE == 0 ? ELEMENTS : ELEMENTS / 2;
 #pragma unroll
-      for (u32 e = 0; e < ELEMENTS; e += 4) {
-        const f32x4 four = CONSTANT ? fetch4(from + e) : load4(from + e);
-        row.x[v][e] = four.x, row.x[v][e + 1] = four.y, row.x[v][e + 2] = four.z,
-        row.x[v][e + 3] = four.w;
+      for (u32 w = 0; w < WORDS; w += 4) {
+        const u32x4 four = CONSTANT ? fetch16(from + w) : load16(from + w);
+        row.x[v][w] = __uint_as_float(four.x), row.x[v][w + 1] = __uint_as_float(four.y);
+        row.x[v][w + 2] = __uint_as_float(four.z), row.x[v][w + 3] = __uint_as_float(four.w);
       }
     }
   }
   return row;
+}
+
+// The numbers of bits.
+template <int TYPE>
+__device__ __forceinline__ void widen(Row& row) {
+  if constexpr (TYPE != 0) {
+#pragma unroll
+    for (u32 v = 0; v < VECTORS; v++) {
+      // Note: from the last on, so that no word is written before it is read.
+#pragma unroll
+      for (u32 e = ELEMENTS; e-- > 0;) {
+        const u32 bits = __float_as_uint(row.x[v][e / 2]) >> e % 2 * 16;
+        row.x[v][e] = to_float(Element<TYPE>{static_cast<u16>(bits)});
+      }
+    }
+  }
+}
+
+template <int TYPE, bool CONSTANT = false>
+__device__ __forceinline__ Row load_strip(const void* base, u64 first, u32 columns) {
+  Row row = load_bits<TYPE, CONSTANT>(base, first, columns);
+  widen<TYPE>(row);
+  return row;
+}
+
+// Bits of a strip, and of which type they are.
+struct Strip {
+  Row row;
+  u32 type;
+};
+
+template <int TYPE>
+__device__ __forceinline__ Strip strip_at(const void* base, u64 first, u32 columns) {
+  return Strip{load_bits<TYPE, true>(base, first, columns), TYPE};
+}
+
+// Its numbers, where it is of f32 or of one of these types.
+template <int ONE, int OTHER>
+__device__ __forceinline__ Row numbers(Strip strip) {
+  if (ONE != 0 && strip.type == ONE) {
+    widen<ONE>(strip.row);
+  } else if (OTHER != 0 && OTHER != ONE && strip.type == OTHER) {
+    widen<OTHER>(strip.row);
+  }
+  return strip.row;
 }
 
 // Writes eight 16-bit elements in one access.

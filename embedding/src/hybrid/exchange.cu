@@ -469,7 +469,7 @@ __device__ __forceinline__ void send_rows(const ReceivedArgs& a, const u32* from
       const u32 count = end - first < 32 ? end - first : 32;
       for (u32 strip = 0; strip < num_strips(dim); strip++) {
         for (u32 k = 0; k < 32 / GROUPS; k += AT_ONCE) {
-          Row rows[AT_ONCE];
+          Strip rows[AT_ONCE];
 #pragma unroll
           for (u32 i = 0; i < AT_ONCE; i++) {
             const u32 entry = (k + i) * GROUPS + group, there = entry < count ? entry : 0;
@@ -481,7 +481,7 @@ __device__ __forceinline__ void send_rows(const ReceivedArgs& a, const u32* from
             const u32 entry = (k + i) * GROUPS + group;
             const u32 element = __shfl_sync(ALL_LANES, to, entry);
             if (entry < count) {
-              store_strip<SLOT_TYPE>(rows[i], a.vectors,
+              store_strip<SLOT_TYPE>(numbers<ROW_TYPE, SLOT_TYPE>(rows[i]), a.vectors,
                                      static_cast<u64>(element) + strip * STRIP,
                                      dim - strip * STRIP);
             }
@@ -498,15 +498,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 3) owner_lookup(const Receiv
     const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
     const u64 at =
         static_cast<u64>(is_hidden ? entry - table.first_entry : row) * dim + strip * STRIP;
-    return is_hidden ? load_strip<0, true>(table.weights, at, dim - strip * STRIP)
-                     : load_strip<ROW_TYPE, true>(table.weights, at, dim - strip * STRIP);
+    return is_hidden ? strip_at<0>(table.weights, at, dim - strip * STRIP)
+                     : strip_at<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
   });
 }
 
 // What owners have sent a proxy, to each rank of its node that asked for it.
 extern "C" __global__ void __launch_bounds__(BLOCK, 3) send_to_node(const ReceivedArgs a) {
   send_rows(a, a.origins, [&](const Table&, u32 dim, u32 origin, u32, u32 strip) {
-    return load_strip<SLOT_TYPE, true>(a.sent, static_cast<u64>(origin) + strip * STRIP,
-                                       dim - strip * STRIP);
+    return strip_at<SLOT_TYPE>(a.sent, static_cast<u64>(origin) + strip * STRIP,
+                               dim - strip * STRIP);
   });
 }

@@ -36,18 +36,22 @@ struct LookupArgs {
 
 // A strip of the row that `id` says: of the table, of the replica, of what was received, or of the
 // staging matrix.
-__device__ __forceinline__ Row load_entry(const LookupArgs& a, const Table& table, u32 dim, u32 id,
-                                          u32 strip) {
+__device__ __forceinline__ Strip load_entry(const LookupArgs& a, const Table& table, u32 dim,
+                                            u32 id, u32 strip) {
   const u32 columns = dim - strip * STRIP;
   if (SOURCE == 1 && (id & IN_REPLICA) == 0) {
-    return load_strip<SLOT_TYPE, true>(a.recv_rows, static_cast<u64>(id) + strip * STRIP, columns);
+    return strip_at<SLOT_TYPE>(a.recv_rows, static_cast<u64>(id) + strip * STRIP, columns);
   }
   if ((table.flags & ROWS_HIDDEN) != 0) {
-    return load_strip<0, true>(table.weights, static_cast<u64>(id) * dim + strip * STRIP, columns);
+    return strip_at<0>(table.weights, static_cast<u64>(id) * dim + strip * STRIP, columns);
   }
   const u32 row = SOURCE == 1 ? id & ~IN_REPLICA : (id < table.rows ? id : 0);
-  return load_strip<ROW_TYPE, true>(table.weights, static_cast<u64>(row) * dim + strip * STRIP,
-                                    columns);
+  return strip_at<ROW_TYPE>(table.weights, static_cast<u64>(row) * dim + strip * STRIP, columns);
+}
+
+// Its numbers.
+__device__ __forceinline__ Row numbers_of(const Strip& strip) {
+  return numbers<ROW_TYPE, SLOT_TYPE>(strip);
 }
 
 // 32 samples with one id each, `mine` this lane's.
@@ -57,7 +61,7 @@ __device__ __forceinline__ void copy_rows(const LookupArgs& a, const Table& tabl
   for (u32 strip = 0; strip < num_strips(dim); strip++) {
     const u32 column = table.first_column + strip * STRIP;
     for (u32 k = 0; k < 32 / GROUPS; k += AT_ONCE) {
-      Row rows[AT_ONCE];
+      Strip rows[AT_ONCE];
 #pragma unroll
       for (u32 i = 0; i < AT_ONCE; i++) {
         const u32 sample = (k + i) * GROUPS + group;
@@ -69,8 +73,8 @@ __device__ __forceinline__ void copy_rows(const LookupArgs& a, const Table& tabl
       for (u32 i = 0; i < AT_ONCE; i++) {
         const u32 sample = (k + i) * GROUPS + group;
         if (sample < count) {
-          store_strip<VECTOR_TYPE>(rows[i], a.vectors, (first + sample) * a.stride + column,
-                                   dim - strip * STRIP);
+          store_strip<VECTOR_TYPE>(numbers_of(rows[i]), a.vectors,
+                                   (first + sample) * a.stride + column, dim - strip * STRIP);
         }
       }
     }
@@ -81,19 +85,31 @@ __device__ __forceinline__ void copy_rows(const LookupArgs& a, const Table& tabl
 __device__ __forceinline__ Row pool_bag(const LookupArgs& a, const Table& table, u32 dim,
                                         const u32* ids, const float* weights, u32 begin, u32 end,
                                         u32 strip) {
+  const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
   Row sum = zeros();
-#pragma unroll 4
-  for (u32 entry = begin; entry < end; entry++) {
-    Row row =
-        load_entry(a, table, dim, (table.flags & ROWS_HIDDEN) != 0 ? entry : ids[entry], strip);
-    if (weights != nullptr) {
-      scale(row, weights[entry]);
+  for (u32 first = begin; first < end; first += AT_ONCE) {
+    Strip rows[AT_ONCE];
+#pragma unroll
+    for (u32 i = 0; i < AT_ONCE; i++) {
+      if (first + i < end) {
+        rows[i] = load_entry(a, table, dim, is_hidden ? first + i : ids[first + i], strip);
+      }
     }
-    if (entry == begin) {
-      // Note: not added to zero, so that a bag of one row is that row, a negative zero included.
-      sum = row;
-    } else {
-      add(sum, row);
+#pragma unroll
+    for (u32 i = 0; i < AT_ONCE; i++) {
+      if (first + i < end) {
+        Row row = numbers_of(rows[i]);
+        if (weights != nullptr) {
+          scale(row, weights[first + i]);
+        }
+        if (first + i == begin) {
+          // Note: not added to zero, so that a bag of one row is that row, a negative zero
+          // included.
+          sum = row;
+        } else {
+          add(sum, row);
+        }
+      }
     }
   }
   if ((table.flags & POOLING_MEAN) != 0 && end > begin) {
@@ -113,7 +129,7 @@ __device__ __forceinline__ Row add_parts(const LookupArgs& a, const Table& table
     while (leaf_of(entry) != leaf) {
       entry++;
     }
-    return load_entry(a, table, dim, ids[entry], strip);
+    return numbers_of(load_entry(a, table, dim, ids[entry], strip));
   });
 #else
   const Leaves leaves = {a.leaves, a.num_parts};
