@@ -13,7 +13,7 @@ struct Unscale {
 
     inline __device__ float operator()(float gradient) {
         const float result = gradient * inverse;
-        is_finite = is_finite && fabsf(result) <= 3.402823466e38f;
+        is_finite &= fabsf(result) <= 3.402823466e38f;
         return result;
     }
 };

@@ -3,8 +3,8 @@
 use super::{BackwardArgs, ForwardArgs};
 use crate::linear::Activation;
 use crate::loss_scale::UnscaleArgs;
-use headlong_device::Mat;
-use headlong_device::cuda::{Mats, kernel_args};
+use headlong_device::cuda::{Define, Mats, kernel_args};
+use headlong_device::{DType, Mat};
 
 /// Most shared memory of a block: two blocks and more fit a multiprocessor of any architecture that
 /// is compiled for.
@@ -12,6 +12,40 @@ pub const MAX_SHARED_BYTES: usize = 72 << 10;
 
 /// Samples of a block, at most.
 pub const MAX_WARPS: usize = 4;
+
+/// Element types that kernels are compiled for.
+#[derive(Debug, Clone, Copy)]
+pub struct Types {
+    /// Of the bottom output, the result and their gradients.
+    pub result: DType,
+    pub vectors: DType,
+    pub d_vectors: DType,
+}
+
+impl Types {
+    pub const F32: Self = Self::new(DType::F32, DType::F32, DType::F32);
+
+    pub const fn new(result: DType, vectors: DType, d_vectors: DType) -> Self {
+        Self { result, vectors, d_vectors }
+    }
+
+    /// The forward pass has no gradients: it takes the instance of those in f32.
+    pub fn of_forward(args: &ForwardArgs<'_>) -> Self {
+        Self::new(args.out.dtype(), args.vectors.dtype(), DType::F32)
+    }
+
+    pub fn of_backward(args: &BackwardArgs<'_>) -> Self {
+        Self::new(args.d_out.dtype(), args.vectors.dtype(), args.d_vectors.dtype())
+    }
+
+    pub fn defines(self) -> [Define; 3] {
+        [
+            Define::dtype("ELEMENT", self.result),
+            Define::dtype("VECTORS", self.vectors),
+            Define::dtype("VECTOR_GRADIENTS", self.d_vectors),
+        ]
+    }
+}
 
 kernel_args! {
     pub struct DotForwardArgs(bottom, vectors, out) {

@@ -1,6 +1,6 @@
 //! Launches of `dot.cu`, which computes in f32 from matrices of any type.
 
-use super::args::{DotBackwardArgs, DotForwardArgs, MAX_SHARED_BYTES, MAX_WARPS};
+use super::args::{DotBackwardArgs, DotForwardArgs, MAX_SHARED_BYTES, MAX_WARPS, Types};
 use super::tensor::Tensor;
 use super::{BackwardArgs, ForwardArgs};
 use crate::cuda::blocks;
@@ -23,12 +23,12 @@ struct Instance {
     dim: usize,
     row_tile: usize,
     warps: usize,
-    types: [DType; 2],
+    types: Types,
 }
 
 impl Instance {
-    /// For results and vectors of these types.
-    fn of(vectors: usize, dim: usize, types: [DType; 2]) -> Self {
+    /// For matrices of these types.
+    fn of(vectors: usize, dim: usize, types: Types) -> Self {
         // A warp has enough gradient tiles for its lanes, each as tall as registers allow.
         let groups = (32 / dim.div_ceil(4)).max(1);
         let row_tile = (vectors + 1).div_ceil(groups).next_multiple_of(4).min(28);
@@ -57,15 +57,17 @@ impl Instance {
         4 * self.warps * self.rows() * (self.stride() + self.rows().next_multiple_of(self.row_tile))
     }
 
-    fn defines(&self) -> [Define; 6] {
+    fn defines(&self) -> [Define; 7] {
         let define = |name, value: usize| Define::new(name, value as i64);
+        let [element, vectors, d_vectors] = self.types.defines();
         [
             define("NUM_VECTORS", self.vectors),
             define("DIM", self.dim),
             define("ROW_TILE", self.row_tile),
             define("WARPS", self.warps),
-            Define::dtype("ELEMENT", self.types[0]),
-            Define::dtype("VECTORS", self.types[1]),
+            element,
+            vectors,
+            d_vectors,
         ]
     }
 
@@ -93,25 +95,23 @@ impl Instance {
 /// The instances for a number of vectors of `dim` elements: f32 throughout, and 16-bit results of
 /// f32 and of 16-bit vectors.
 pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
-    let plain = |types| {
-        let defines = Instance::of(vectors, dim, types).defines().to_vec();
-        Build { source: &SOURCE, defines }
-    };
-    let mut all = vec![plain([DType::F32; 2])];
-    for result in [DType::Bf16, DType::F16] {
-        for types in [[result, DType::F32], [result; 2]] {
-            all.push(
-                Tensor::of(vectors, dim, types)
-                    .map_or_else(|| plain(types), |tensor| tensor.build()),
-            );
+    let build = |types| match Tensor::of(vectors, dim, types) {
+        Some(tensor) => tensor.build(),
+        None => {
+            let defines = Instance::of(vectors, dim, types).defines().to_vec();
+            Build { source: &SOURCE, defines }
         }
-    }
-    all
+    };
+    let narrow = [DType::Bf16, DType::F16].into_iter().flat_map(|result| {
+        let of = |vectors, d_vectors| Types::new(result, vectors, d_vectors);
+        [of(DType::F32, DType::F32), of(result, DType::F32), of(result, result)]
+    });
+    std::iter::once(Types::F32).chain(narrow).map(build).collect()
 }
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
     let (stream, samples, dim) = (stream.cuda_body(), args.bottom.rows(), args.bottom.cols());
-    let (count, types) = (args.vectors.cols() / dim, [args.out.dtype(), args.vectors.dtype()]);
+    let (count, types) = (args.vectors.cols() / dim, Types::of_forward(args));
     if let Some(tensor) = Tensor::of(count, dim, types) {
         return tensor.forward(stream, args);
     }
@@ -122,7 +122,7 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
 
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     let (stream, samples, dim) = (stream.cuda_body(), args.bottom.rows(), args.bottom.cols());
-    let (count, types) = (args.vectors.cols() / dim, [args.d_out.dtype(), args.vectors.dtype()]);
+    let (count, types) = (args.vectors.cols() / dim, Types::of_backward(args));
     if let Some(tensor) = Tensor::of(count, dim, types) {
         return tensor.backward(stream, args);
     }

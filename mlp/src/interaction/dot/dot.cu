@@ -196,7 +196,7 @@ inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const
         sum.w = !a.relu || output.w > 0.0f ? sum.w : 0.0f;
         store_quad(a.d_bottom + sample * a.d_bottom_stride, first, sum, a.aligned != 0);
     }
-    Pooled *d_vectors = a.d_vectors + sample * a.d_vectors_stride;
+    PooledGradient *d_vectors = a.d_vectors + sample * a.d_vectors_stride;
 #pragma unroll
     for (u32 i = 0; i < ROW_TILE; i++) {
         const u32 row = first_row + i;
@@ -274,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(128) dot_backward_large(const DotBa
             }
             if (i > 0) {
                 a.d_vectors[sample * a.d_vectors_stride + item - DIM] =
-                    from_float<Pooled>(unscale(sum));
+                    from_float<PooledGradient>(unscale(sum));
             } else {
                 const bool passes = !a.relu || to_float(bottom[d]) > 0.0f;
                 a.d_bottom[sample * a.d_bottom_stride + d] = from_float<Value>(passes ? sum : 0.0f);

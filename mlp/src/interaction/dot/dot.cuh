@@ -6,13 +6,16 @@
 #ifndef DIM
 #define DIM 16
 #endif
-// Types of the bottom output, the result and their gradients, and of the vectors and theirs: 0 is
-// f32, 1 f16, 2 bf16.
+// Types of the bottom output, the result and their gradients, of the vectors, and of the vectors'
+// gradients: 0 is f32, 1 f16, 2 bf16.
 #ifndef ELEMENT
 #define ELEMENT 0
 #endif
 #ifndef VECTORS
 #define VECTORS 0
+#endif
+#ifndef VECTOR_GRADIENTS
+#define VECTOR_GRADIENTS 0
 #endif
 // Samples a block takes at a time, one a warp.
 #ifndef WARPS
@@ -21,6 +24,7 @@
 
 using Value = Element<ELEMENT>;
 using Pooled = Element<VECTORS>;
+using PooledGradient = Element<VECTOR_GRADIENTS>;
 
 constexpr u32 ROWS = NUM_VECTORS + 1;
 constexpr u32 PAIRS = ROWS * (ROWS - 1) / 2;
@@ -44,7 +48,7 @@ struct DotBackwardArgs {
     const Pooled *vectors;
     const Value *d_out;
     Value *d_bottom;
-    Pooled *d_vectors;
+    PooledGradient *d_vectors;
     u64 bottom_stride;
     u64 vectors_stride;
     u64 d_out_stride;

@@ -1,6 +1,6 @@
 //! Launches of `tensor.cu`: results in 16 bits, products on tensor cores.
 
-use super::args::{DotBackwardArgs, DotForwardArgs, MAX_SHARED_BYTES, MAX_WARPS};
+use super::args::{DotBackwardArgs, DotForwardArgs, MAX_SHARED_BYTES, MAX_WARPS, Types};
 use super::{BackwardArgs, ForwardArgs};
 use crate::cuda::blocks;
 use headlong_device::DType;
@@ -19,28 +19,32 @@ pub static SOURCE: Source = Source {
 /// Rows of F, at most: their products are kept in registers.
 const MAX_ROWS: usize = 64;
 
+/// Shared memory of a block, at most, where it has several warps: three blocks fit a multiprocessor
+/// of 164 KiB (sm_80), four one of 228 KiB (sm_90a, sm_100), each of which keeps 1 KiB for a block.
+const MAX_BLOCK_BYTES: usize = 53 << 10;
+
 /// The compile-time constants for a shape.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensor {
     vectors: usize,
     dim: usize,
-    types: [DType; 2],
+    types: Types,
     warps: usize,
+    buffers: usize,
 }
 
 impl Tensor {
-    /// For results and vectors of these types, where tensor cores take them.
-    pub fn of(vectors: usize, dim: usize, types: [DType; 2]) -> Option<Self> {
-        let mut tensor = Self { vectors, dim, types, warps: 1 };
+    /// For matrices of these types, where tensor cores take them.
+    pub fn of(vectors: usize, dim: usize, types: Types) -> Option<Self> {
+        let mut tensor = Self { vectors, dim, types, warps: 1, buffers: 1 };
         let bytes = tensor.forward_bytes().max(tensor.backward_bytes());
-        tensor.warps = (MAX_SHARED_BYTES / bytes).min(MAX_WARPS);
-        let fits = dim.is_multiple_of(16) && vectors < MAX_ROWS && tensor.warps > 0;
-        (fits && types[0] != DType::F32).then_some(tensor)
-    }
-
-    /// Rows of F, filled up.
-    fn rows(&self) -> usize {
-        (self.vectors + 1).next_multiple_of(16)
+        // Vectors that change their type on the way pass through registers: there is nothing to
+        // wait for later.
+        let copied = types.vectors != DType::F32;
+        tensor.buffers = if copied && 2 * bytes <= MAX_SHARED_BYTES { 2 } else { 1 };
+        tensor.warps = (MAX_BLOCK_BYTES / (tensor.buffers * bytes)).clamp(1, MAX_WARPS);
+        let fits = dim.is_multiple_of(16) && vectors < MAX_ROWS && bytes <= MAX_SHARED_BYTES;
+        (fits && types.result != DType::F32).then_some(tensor)
     }
 
     /// Elements of the result, filled up to 16 bytes.
@@ -48,24 +52,34 @@ impl Tensor {
         super::output_width(self.vectors, self.dim).next_multiple_of(8)
     }
 
+    /// Elements of `rows` rows in shared memory.
+    fn staged(&self, rows: usize) -> usize {
+        rows * (self.dim + 8)
+    }
+
     /// Shared memory of a block.
     fn forward_bytes(&self) -> usize {
-        2 * self.warps * (self.rows() * (self.dim + 8) + self.line())
+        2 * self.warps * self.buffers * self.staged(self.vectors + 1).max(self.line())
     }
 
-    /// Shared memory of a block.
+    /// Shared memory of a block: a row of zeros follows those of F where they fill no tile of 16.
     fn backward_bytes(&self) -> usize {
-        2 * self.warps * (self.rows() * (self.dim + 8 + self.rows() + 8) + self.line())
+        let rows = self.vectors + 1;
+        let rows = if rows.is_multiple_of(16) { rows } else { rows + 1 };
+        2 * self.warps * self.buffers * (self.staged(rows) + self.line())
     }
 
-    fn defines(&self) -> [Define; 5] {
+    fn defines(&self) -> [Define; 7] {
         let define = |name, value: usize| Define::new(name, value as i64);
+        let [element, vectors, d_vectors] = self.types.defines();
         [
             define("NUM_VECTORS", self.vectors),
             define("DIM", self.dim),
             define("WARPS", self.warps),
-            Define::dtype("ELEMENT", self.types[0]),
-            Define::dtype("VECTORS", self.types[1]),
+            define("BUFFERS", self.buffers),
+            element,
+            vectors,
+            d_vectors,
         ]
     }
 
