@@ -208,7 +208,10 @@ inline __device__ void gradient_tile(const DotBackwardArgs &a, u64 sample, const
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) dot_backward(const DotBackwardArgs a) {
+// Shared memory always has room for two blocks. Without the number some shapes are given so few
+// registers that they spill.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
+    dot_backward(const DotBackwardArgs a) {
     HL_DYN_SMEM(float, shared);
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float *rows = shared + warp * ROWS * (STRIDE + FACTORS);
