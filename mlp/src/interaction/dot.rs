@@ -9,10 +9,10 @@
 //!
 //! # Shapes
 //! bottom B × D, vectors B × (T·D), output B × [`output_width`]; f32, rows may be strided. On a
-//! device the bottom, the output and their gradients may together be bf16 or f16, with vectors and
-//! their gradients of f32 or that type: then products are of that type on tensor cores where D is a
-//! multiple of 16, and rows of the output that have room are filled up with zeros to a multiple of
-//! eight. Sums are f32.
+//! device the bottom, the output and their gradients may together be bf16 or f16, and vectors as
+//! well as their gradients f32 or that type: then products are of that type on tensor cores where D
+//! is a multiple of 16, and rows of the output that have room are filled up with zeros to a multiple
+//! of eight. Sums are f32.
 //!
 //! # Sums
 //! The product of vectors of up to 64 elements is one fused chain in their order. That of longer
@@ -47,6 +47,13 @@ use headlong_device::{DType, Device, Mat, Stream};
 /// Columns of the output: `dim + T(T + 1) / 2` for T vectors of `dim` elements.
 pub const fn output_width(num_vectors: usize, dim: usize) -> usize {
     dim + num_vectors * (num_vectors + 1) / 2
+}
+
+/// The type in which vectors may be stored on a device where results are `result`: that type where
+/// tensor cores take the shape, because they round vectors of f32 to the same numbers; else f32.
+pub fn vector_type(num_vectors: usize, dim: usize, result: DType) -> DType {
+    let types = args::Types::new(result, result, DType::F32);
+    if tensor::Tensor::of(num_vectors, dim, types).is_some() { result } else { DType::F32 }
 }
 
 /// Arguments of [`forward`].

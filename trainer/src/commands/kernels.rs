@@ -4,6 +4,7 @@
 use crate::commands::train_arguments::TrainArguments;
 use crate::config::{Config, Interaction};
 use crate::error::{Error, Result};
+use crate::iteration::model::device_vector_type;
 use crate::report::output::JsonOutput;
 use crate::{Registry, config::preset, report::output};
 use clap::Args;
@@ -209,17 +210,18 @@ fn builds_of(config: &Config) -> Vec<Build> {
         optimizer: &dense,
     };
     let mut builds = headlong_mlp::cuda::kernels(&shapes);
-    // Vectors are f32, and all tables of a device are stored alike; the same kernels serve one rank
-    // and several.
+    // All tables of a device are stored alike; the same kernels serve one rank and several.
     let sparse = config.optimizer.sparse.optimizer();
-    builds.extend(headlong_embedding::cuda::kernels(
-        &[config.model.dim],
-        config.table_spec(0, 1).dtype,
-        DType::F32,
-        &sparse,
+    let of_tables = |vectors| {
+        let (dims, rows) = ([config.model.dim], config.table_spec(0, 1).dtype);
         // Where there are several ranks, there are several blocks of sums.
-        Some(config.slot_dtype(config.run.ranks.max(2))),
-    ));
+        let slots = config.slot_dtype(config.run.ranks.max(2));
+        headlong_embedding::cuda::kernels(&dims, rows, vectors, &sparse, Some(slots))
+    };
+    // Gradients of vectors are f32, also of those that are looked up as 16 bits.
+    builds.extend(of_tables(DType::F32));
+    let is_lookup = |build: &Build| build.source.name == "embedding/lookup";
+    builds.extend(of_tables(device_vector_type(config)).into_iter().filter(is_lookup));
     // Devices of one node add up in each other's memory, as many as there may be.
     let ranks = 2..=headlong_comm::device::peer::MOST_RANKS;
     builds.extend(ranks.flat_map(headlong_comm::device::peer::kernels));

@@ -7,7 +7,7 @@ use crate::iteration::share::Share;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology};
 use headlong_device::cuda::DeviceMemory;
 use headlong_device::optimizer::Optimizer;
-use headlong_device::{Arena, Device, Mat, SlotId, Stream};
+use headlong_device::{Arena, DType, Device, Mat, SlotId, Stream};
 use headlong_embedding::hybrid::{
     Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition, SlotOptions,
 };
@@ -513,6 +513,11 @@ fn compute(precision: Precision) -> Compute {
         Precision::Bf16 => Compute::Bf16,
         Precision::F16 => Compute::F16,
     }
+}
+
+/// The type of pooled vectors on a device.
+pub(crate) fn device_vector_type(config: &Config) -> DType {
+    sizes::vector_type(config, compute(config.train.precision).dtype())
 }
 
 /// The tables of `config`, in the order of the columns.

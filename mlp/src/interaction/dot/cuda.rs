@@ -93,7 +93,7 @@ impl Instance {
 }
 
 /// The instances for a number of vectors of `dim` elements: f32 throughout, and 16-bit results of
-/// f32 and of 16-bit vectors.
+/// vectors of [`super::vector_type`] with gradients of f32, and all in 16 bits.
 pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
     let build = |types| match Tensor::of(vectors, dim, types) {
         Some(tensor) => tensor.build(),
@@ -103,8 +103,8 @@ pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
         }
     };
     let narrow = [DType::Bf16, DType::F16].into_iter().flat_map(|result| {
-        let of = |vectors, d_vectors| Types::new(result, vectors, d_vectors);
-        [of(DType::F32, DType::F32), of(result, DType::F32), of(result, result)]
+        let stored = super::vector_type(vectors, dim, result);
+        [Types::new(result, stored, DType::F32), Types::new(result, result, result)]
     });
     std::iter::once(Types::F32).chain(narrow).map(build).collect()
 }

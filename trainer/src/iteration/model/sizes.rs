@@ -5,9 +5,18 @@ use crate::iteration::share::Share;
 use headlong_device::{DType, SlotId};
 use headlong_embedding::hybrid::HybridSet;
 use headlong_mlp::interaction::cross::CrossSpec;
+use headlong_mlp::interaction::dot;
 use headlong_mlp::linear::Compute;
 use headlong_mlp::loss_scale::STATE_LEN;
 use headlong_mlp::mlp::Plans;
+
+/// The type of vectors, where the interaction takes and makes `between`.
+pub(super) fn vector_type(config: &Config, between: DType) -> DType {
+    match config.model.interaction {
+        Interaction::Dot => dot::vector_type(config.data.num_sparse, config.model.dim, between),
+        Interaction::Cat | Interaction::Cross => DType::F32,
+    }
+}
 
 /// Slots outside the MLPs, by what they hold.
 pub(super) struct SlotIds {
@@ -105,6 +114,8 @@ pub(super) struct Sizes {
     pub(super) sum_blocks: usize,
     /// Element type of what the dense network and the interaction hand each other.
     pub(super) between: DType,
+    /// Element type of the vectors.
+    pub(super) vectors: DType,
     pub(super) scaled: bool,
 }
 
@@ -128,6 +139,7 @@ impl Sizes {
             ranks,
             sum_blocks,
             between: compute.dtype(),
+            vectors: vector_type(config, compute.dtype()),
             scaled: config.train.precision == Precision::F16,
         }
     }
@@ -179,16 +191,14 @@ impl Sizes {
             ("rows of the node", exchanged.across),
         ]
         .map(|(name, elements)| typed(name, exchanged.dtype, 1, elements));
+        let vectors = typed("vectors", self.vectors, self.largest, width);
         let mut matrix = |name: &str, rows, cols| typed(name, DType::F32, rows, cols);
         SlotIds {
             record,
             norm_sums,
             bottom_out,
             top_in,
-            vectors: [
-                matrix("vectors", self.largest, width),
-                matrix("d_vectors", self.step, width),
-            ],
+            vectors: [vectors, matrix("d_vectors", self.step, width)],
             logits: [matrix("logits", self.largest, 1), matrix("d_logits", self.step, 1)],
             all_logits: matrix(
                 "all_logits",
