@@ -10,9 +10,9 @@
 //! # Shapes
 //! bottom B × D, vectors B × (T·D), output B × [`output_width`]; f32, rows may be strided. On a
 //! device the bottom, the output and their gradients may together be bf16 or f16, and vectors as
-//! well as their gradients f32 or that type: then products are of that type on tensor cores where D
-//! is a multiple of 16, and rows of the output that have room are filled up with zeros to a multiple
-//! of eight. Sums are f32.
+//! well as their gradients f32 or that type: then products are of that type on tensor cores where
+//! D is a multiple of 16, and rows of the output that have room are filled up with zeros to a
+//! multiple of eight. Sums are f32.
 //!
 //! # Sums
 //! The product of vectors of up to 64 elements is one fused chain in their order. That of longer

@@ -1,7 +1,7 @@
 // Dot interaction in 16 bits on tensor cores. One warp takes one sample after another. It keeps the
 // rows of F in shared memory, from where matrix fragments are loaded; with two BUFFERS those of its
 // next sample are copied there while it multiplies. What it writes, it gathers in place of rows
-// that nobody needs any more. Dims are multiples of 16.
+// that have been read. Dims are multiples of 16.
 
 // Buffers of a warp: 2 only for vectors of 16 bits, which are copied as they are.
 #ifndef BUFFERS
@@ -32,9 +32,9 @@ inline __device__ void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)
 // A row in eights of elements, 16 bytes each.
 constexpr u32 EIGHTS = DIM / 8;
 
-// Calls `take` with the places of the lane's eights of COUNT rows, side by side in memory and staged
-// in shared memory. Pointers of the lane are made once: those of later eights differ by a constant,
-// where a step of the warp is whole rows.
+// Calls `take` with the places of the lane's eights of COUNT rows, side by side in memory and
+// staged in shared memory. Pointers of the lane are made once: those of later eights differ by a
+// constant, where a step of the warp is whole rows.
 template <u32 COUNT, u32 UNROLL, class T, class V, class Take>
 inline __device__ void for_eights(T *memory, V *rows, u32 lane, Take take) {
     T *from = memory + lane * 8;
@@ -192,8 +192,8 @@ inline __device__ void multiply_rows(const Value *rows, float (&sums)[TILES][2 *
         for (u32 m = 0; m < TILES; m++) {
             load_matrices(a[m], from[m] + k);
         }
-        // A column of B is a row of F: eight of them are the upper or lower half of a fragment of A.
-        // Nothing above the diagonal's tiles is wanted.
+        // A column of B is a row of F: eight of them are the upper or lower half of a fragment of
+        // A. Nothing above the diagonal's tiles is wanted.
 #pragma unroll
         for (u32 m = 0; m < TILES; m++) {
 #pragma unroll
@@ -333,7 +333,7 @@ inline __device__ void gradient_columns(const DotBackwardArgs &a, u64 sample, Va
             multiply(sums[m][1], g[m][k], high);
         }
     }
-    // All lanes have loaded these columns of F, which no others need.
+    // All lanes have loaded these columns of F, and no other columns need them.
     __syncwarp();
     Value *first = rows + (lane / 4 * STRIDE + lane % 4 * 2 + col);
 #pragma unroll
