@@ -45,7 +45,7 @@ extern "C" __global__ void wide_accesses(const Args a) {
   store16(a.to + 4 * threadIdx.x, load16(words + 4 * threadIdx.x));
   bf16* halves = reinterpret_cast<bf16*>(a.to + 128);
   const float* floats = reinterpret_cast<const float*>(a.from);
-  store4(halves + 4 * threadIdx.x, fetch4(floats + 4 * threadIdx.x));
+  store4(halves + 4 * threadIdx.x, load4(floats + 4 * threadIdx.x));
 }
 
 // Lanes in groups of eight whose loops end at different times, and one atomic each.
