@@ -275,6 +275,51 @@ HL_DEVICE u64 load_acquire_system(const u64* from) {
 #endif
 }
 
+// ---- words that blocks of one launch tell each other --------------------------------------------
+// Whole, and past the first-level cache; nothing is said about other memory.
+HL_DEVICE void store_relaxed(u32* to, u32 value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+#else
+  __atomic_store_n(to, value, __ATOMIC_RELAXED);
+#endif
+}
+HL_DEVICE u32 load_relaxed(const u32* from) {
+#ifdef __CUDA_ARCH__
+  u32 value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+#else
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
+#endif
+}
+HL_DEVICE void store_relaxed(u64* to, u64 value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+#else
+  __atomic_store_n(to, value, __ATOMIC_RELAXED);
+#endif
+}
+HL_DEVICE u64 load_relaxed(const u64* from) {
+#ifdef __CUDA_ARCH__
+  u64 value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+#else
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
+#endif
+}
+// The same once it is published: until then it is 0. The block that publishes it has begun.
+template <class T>
+HL_DEVICE T await_word(const T* from) {
+  T word = load_relaxed(from);
+  while (word == 0) {
+    __nanosleep(20);
+    word = load_relaxed(from);
+  }
+  return word;
+}
+
 // A clock for deadlines.
 HL_DEVICE u64 nanoseconds() {
 #ifdef __CUDA_ARCH__

@@ -23,7 +23,7 @@ kernel_args! {
     pub(crate) struct Table {
         weights, first, second, home, row_numbers: DevicePtr;
         rows, dim, first_column, first_entry, ids, offsets, factors, first_tile, num_tiles, flags,
-        num_frequent, first_touched, first_gradient, part_step, part_first, unused: u32;
+        num_frequent, first_touched, first_gradient, part_step, part_first, key_bits: u32;
     }
 }
 
@@ -55,7 +55,7 @@ impl Table {
             self.first_gradient,
             self.part_step,
             self.part_first,
-            self.unused,
+            self.key_bits,
         ]);
         words
     }

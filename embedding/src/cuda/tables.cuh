@@ -81,7 +81,8 @@ struct Table {
   // the parts.
   u32 part_step;
   u32 part_first;
-  u32 unused;
+  // Bits of its keys in the sort.
+  u32 key_bits;
 };
 
 // The owner of row `row` of a table whose bags owners pool, as a slice's ids see it, and which of

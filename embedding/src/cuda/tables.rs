@@ -2,6 +2,7 @@
 
 use super::layout::{Layout, POOLING_MEAN, ROWS_HIDDEN, Table};
 use crate::error::{EmbeddingError, Result};
+use crate::route::bits_below;
 use crate::slot::TableSlot;
 use crate::table::{Pooling, TableSpec};
 use headlong_device::Mat;
@@ -96,6 +97,7 @@ pub(crate) fn describe(
         first_tile: part.first_tile as u32,
         num_tiles: part.num_tiles as u32,
         flags: pooling | if staging.is_some() { ROWS_HIDDEN } else { 0 },
+        key_bits: bits_below(spec.rows),
         ..Table::default()
     }
 }

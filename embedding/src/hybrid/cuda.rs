@@ -292,7 +292,7 @@ impl RankTables {
         let (numbers, number_firsts) = plan.row_numbers(device)?;
         let [slice, owned] = plan.describe(
             [&slice_layout, &owned_layout],
-            (&homes, &home_firsts),
+            (&bases, (&homes, &home_firsts)),
             (&numbers, &number_firsts),
         );
         let base_memory = words_on(device, "first keys of owners", &plan.bases_of_asked(&bases))?;

@@ -270,8 +270,13 @@ struct ReceivedArgs {
   u32* places;
   // Per table.
   u32* num_entries;
-  u32* keys;
-  u32* values;
+  // Sorted, by those who read them; those who write them have `key_lists` and `value_lists`.
+  const u32* keys;
+  const u32* values;
+  KeyLists key_lists;
+  KeyLists value_lists;
+  // Tables × passes × DIGITS; zeros before.
+  u32* histograms;
   void* vectors;
   // Per source, bytes that count in its slot of vectors.
   u32* lengths;
@@ -297,6 +302,8 @@ struct ReceivedArgs {
   u32 max_bags;
   // Words before the numbers of rows.
   u32 head;
+  // Of the sort.
+  u32 num_passes;
 };
 
 // The requests of one source, of one table: its rows, the ends of its bags where owners pool them,
@@ -405,13 +412,18 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_bounds(const Receiv
 
 // Entries for the sort: the local row, and the element at which its vector leaves and its gradient
 // arrives. Those of a table stand source after source, so that a stable sort leaves equal rows in
-// the order of sources.
+// the order of sources. Counts the digits of keys.
 extern "C" __global__ void __launch_bounds__(BLOCK) received_keys(const ReceivedArgs a) {
+  __shared__ u32 counts[MOST_PASSES * DIGITS];
   const u32 lists = a.num_sources * a.num_tables;
   for (u32 list = blockIdx.x; list < lists; list += gridDim.x) {
     const u32 source = list / a.num_tables, index = list % a.num_tables;
     const Table table = a.tables[index];
     const Requests found = requests_of(a, list, table);
+    const Digits digits = digits_of(table);
+    u32* keys = first_list(a.key_lists, digits, a.num_passes);
+    u32* values = first_list(a.value_lists, digits, a.num_passes);
+    clear_counts(counts);
     for (u32 i = threadIdx.x; i < found.count; i += BLOCK) {
       u32 row = found.rows[i];
       if (row >= table.rows) {
@@ -420,9 +432,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) received_keys(const Received
       }
       const u32 entry = table.first_entry + found.first + i;
       const u32 vector = found.ends == nullptr ? i : bag_of(found, i);
-      a.keys[entry] = row;
-      a.values[entry] = found.element + vector * table.dim;
+      keys[entry] = row;
+      values[entry] = found.element + vector * table.dim;
+      count_key(counts, digits, row);
     }
+    add_counts(counts, digits, a.histograms + index * a.num_passes * DIGITS);
   }
 }
 

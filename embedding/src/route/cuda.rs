@@ -16,24 +16,35 @@ pub(crate) static ROUTE: Source = Source {
     text: concat!(
         include_str!("../cuda/tables.cuh"),
         include_str!("../cuda/scan.cuh"),
+        include_str!("digits.cuh"),
         include_str!("sort.cu"),
         include_str!("route.cu")
     ),
 };
 
-/// Digits of one pass of the sort.
+/// What a pass of the sort tells apart.
 const DIGITS: usize = 256;
+
+/// Where keys, or values, go before the first pass of their table: `KeyLists` in digits.cuh.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct KeyLists {
+    even: DevicePtr,
+    odd: DevicePtr,
+}
 
 kernel_args! {
     struct SortArgs {
-        tables, tile_tables, num_entries, keys_in, values_in, keys_out, values_out, counts,
-        totals: DevicePtr;
-        stride, num_tables, num_tiles, shift, mask, values_are_positions: u32;
+        tables, tile_tables, num_entries, keys_in, values_in, keys_out, values_out, histograms,
+        states, tickets: DevicePtr;
+        stride, num_tiles, num_passes, pass, values_are_positions: u32;
     }
 
     struct KeysArgs {
-        tables, tile_tables, staged, keys, samples, counts, flags: DevicePtr;
-        num_tiles, mask, max_samples: u32;
+        tables, tile_tables, staged: DevicePtr;
+        keys: KeyLists;
+        samples, histograms, flags: DevicePtr;
+        num_tiles, num_passes, max_samples: u32;
     }
 
     struct ChunksArgs {
@@ -50,10 +61,9 @@ kernel_args! {
     }
 }
 
-/// Passes of a sort of keys of `bits` bits, and the bits of each.
-pub(crate) fn passes(bits: u32) -> (u32, u32) {
-    let passes = bits.div_ceil(8).max(1);
-    (passes, bits.div_ceil(passes).max(1))
+/// Passes of a sort of keys of `bits` bits.
+fn passes(bits: u32) -> u32 {
+    bits.div_ceil(DIGITS.ilog2())
 }
 
 /// Lists of sorted entries and what was found in them.
@@ -62,7 +72,8 @@ pub(crate) struct Sorted {
     _memory: DeviceMemory,
     pub(crate) at: SortedPlaces,
     layout: Arc<Layout>,
-    key_bits: u32,
+    /// Of the table whose keys need most.
+    num_passes: u32,
     /// Whether equal rows are one.
     merges: bool,
     /// Entries of a chunk.
@@ -74,17 +85,21 @@ pub(crate) struct Sorted {
 /// Where the lists are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SortedPlaces {
-    /// Keys and values go from one list to the other with each pass; before the first, they are in
-    /// the first one.
-    pub(crate) passed_keys: [DevicePtr; 2],
-    pub(crate) passed_values: [DevicePtr; 2],
+    /// Keys and values go from one list to the other with each pass; those of a table are in the
+    /// first one before its first, or in the other one.
+    passed_keys: [DevicePtr; 2],
+    passed_values: [DevicePtr; 2],
     /// After the last pass.
     pub(crate) keys: DevicePtr,
     pub(crate) values: DevicePtr,
     /// The sample of each entry, by its position, in tables with bags.
     pub(crate) samples: DevicePtr,
-    counts: DevicePtr,
-    totals: DevicePtr,
+    /// Numbers of tiles that blocks have taken, pass by pass; then how often each digit occurs in
+    /// each table; then what tiles tell each other. Zeros, so many bytes, before a batch.
+    tickets: DevicePtr,
+    pub(crate) histograms: DevicePtr,
+    states: DevicePtr,
+    cleared_bytes: usize,
     /// Chunks, long rows and rows of each tile.
     tiles: [DevicePtr; 3],
     /// First entries of chunks, with marks, and their ends.
@@ -108,21 +123,26 @@ impl SortedPlaces {
     fn new(base: DevicePtr, layout: &Layout, key_bits: u32, numbers_rows: bool) -> (Self, usize) {
         let mut places = Places::default();
         let (entries, tiles) = (layout.num_entries(), layout.num_tiles);
-        let longs = entries / CHUNK;
+        let (longs, num_passes) = (entries / CHUNK, passes(key_bits) as usize);
+        let tickets = base.offset(places.words(num_passes));
+        let histograms = base.offset(places.words(layout.tables.len() * num_passes * DIGITS));
+        let states = base.offset(places.words(num_passes * tiles * DIGITS));
+        let cleared_bytes = places.bytes();
         let mut take = |count| base.offset(places.words(count));
         let [passed_keys, passed_values] = [(); 2].map(|()| [take(entries), take(entries)]);
-        let last = passes(key_bits).0 as usize % 2;
         let [row_numbers, row_starts] =
             [(); 2].map(|()| if numbers_rows { take(entries) } else { DevicePtr::NULL });
         let unique = numbers_rows.then(|| [take(entries), take(layout.tables.len())]);
         let at = Self {
             passed_keys,
             passed_values,
-            keys: passed_keys[last],
-            values: passed_values[last],
+            keys: passed_keys[num_passes % 2],
+            values: passed_values[num_passes % 2],
             samples: take(entries),
-            counts: take(tiles * DIGITS),
-            totals: take(layout.tables.len() * DIGITS),
+            tickets,
+            histograms,
+            states,
+            cleared_bytes,
             tiles: [take(tiles), take(tiles), take(tiles)],
             chunk_starts: take(entries),
             chunk_ends: take(entries),
@@ -152,7 +172,7 @@ impl Sorted {
             _memory: memory,
             at,
             layout,
-            key_bits,
+            num_passes: passes(key_bits),
             merges: true,
             chunk: CHUNK,
             has_longs: true,
@@ -219,16 +239,17 @@ impl Sorted {
         staging: &Staging,
         flags: &FlagsMemory,
     ) {
+        self.clear(stream);
         let args = KeysArgs {
             tables: tables.tables(),
             tile_tables: tables.tile_tables(),
             staged: staging.ptr(),
-            keys: self.at.passed_keys[0],
+            keys: self.lists().0,
             samples: self.at.samples,
-            counts: self.at.counts,
+            histograms: self.at.histograms,
             flags: flags.ptr(),
             num_tiles: self.layout.num_tiles as u32,
-            mask: (1 << passes(self.key_bits).1) - 1,
+            num_passes: self.num_passes,
             max_samples: self.layout.max_samples as u32,
         };
         stream.run(&ROUTE, &[], "route_keys", Launch::new(self.tile_blocks(stream), BLOCK), &args);
@@ -236,19 +257,36 @@ impl Sorted {
         self.find_chunks(stream, tables, (staging.num_entries(), 2));
     }
 
-    /// Enqueues the sort; where `counted`, the first pass has its counts, and values are positions.
+    /// Enqueues zeros where the keys of a batch are counted and tiles tell each other of them:
+    /// before the keys are written.
+    pub(crate) fn clear(&self, stream: &CudaStream) {
+        stream.fill_bytes(self.at.tickets, 0, self.at.cleared_bytes);
+    }
+
+    /// Where keys and values go before the sort.
+    pub(crate) fn lists(&self) -> (KeyLists, KeyLists) {
+        let lists = |[even, odd]: [DevicePtr; 2]| KeyLists { even, odd };
+        let [keys, values] = [self.at.passed_keys, self.at.passed_values];
+        (lists(keys), lists(values))
+    }
+
+    /// Passes of the sort, as those who count keys must know.
+    pub(crate) fn num_passes(&self) -> u32 {
+        self.num_passes
+    }
+
+    /// Enqueues the sort of keys that have been counted. `positions`: values are the positions of
+    /// keys, and need not be written.
     pub(crate) fn sort(
         &self,
         stream: &CudaStream,
         tables: &DeviceTables,
         num_entries: (DevicePtr, u32),
-        counted: bool,
+        positions: bool,
     ) {
-        let (num_passes, bits) = passes(self.key_bits);
         let tiles = Launch::new(self.tile_blocks(stream), BLOCK);
-        let groups = self.layout.tables.len() * DIGITS / 32;
-        let scan = Launch::new(blocks(groups, stream.device().multiprocessors(), 4), BLOCK);
-        for pass in 0..num_passes {
+        let num_tiles = self.layout.num_tiles;
+        for pass in 0..self.num_passes {
             let (from, to) = (pass as usize % 2, (pass as usize + 1) % 2);
             let args = SortArgs {
                 tables: tables.tables(),
@@ -258,20 +296,16 @@ impl Sorted {
                 values_in: self.at.passed_values[from],
                 keys_out: self.at.passed_keys[to],
                 values_out: self.at.passed_values[to],
-                counts: self.at.counts,
-                totals: self.at.totals,
+                histograms: self.at.histograms,
+                states: self.at.states.offset(4 * pass as usize * num_tiles * DIGITS),
+                tickets: self.at.tickets.offset(4 * pass as usize),
                 stride: num_entries.1,
-                num_tables: self.layout.tables.len() as u32,
-                num_tiles: self.layout.num_tiles as u32,
-                shift: pass * bits,
-                mask: (1 << bits) - 1,
-                values_are_positions: u32::from(counted && pass == 0),
+                num_tiles: num_tiles as u32,
+                num_passes: self.num_passes,
+                pass,
+                values_are_positions: positions.into(),
             };
-            if pass > 0 || !counted {
-                stream.run(&ROUTE, &[], "sort_count", tiles, &args);
-            }
-            stream.run(&ROUTE, &[], "sort_scan", scan, &args);
-            stream.run(&ROUTE, &[], "sort_scatter", tiles, &args);
+            stream.run(&ROUTE, &[], "sort_pass", tiles, &args);
         }
     }
 

@@ -9,13 +9,14 @@ struct KeysArgs {
   const Table* tables;
   const u32* tile_tables;
   const u32* staged;
-  u32* keys;
+  KeyLists keys;
   // For tables with bags: the sample of each entry.
   u32* samples;
-  u32* counts;
+  // Tables × passes × DIGITS; zeros before.
+  u32* histograms;
   Flags* flags;
   u32 num_tiles;
-  u32 mask;
+  u32 num_passes;
   // Keys of one owner, of tables whose bags owners pool: the most samples.
   u32 max_samples;
 };
@@ -35,9 +36,9 @@ __device__ __forceinline__ u32 sample_of(const u32* offsets, u32 num_samples, u3
   return low;
 }
 
-// One tile a block: checks ids, writes their keys, and counts the first digit of the sort.
+// One tile a block: checks ids, writes their keys, and counts their digits.
 extern "C" __global__ void __launch_bounds__(BLOCK) route_keys(const KeysArgs a) {
-  __shared__ u32 histogram[DIGITS];
+  __shared__ u32 counts[MOST_PASSES * DIGITS];
   const Staged* staged = reinterpret_cast<const Staged*>(a.staged);
   const u32 num_samples = staged->num_samples;
   for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
@@ -48,10 +49,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK) route_keys(const KeysArgs a)
     const u32 first = (tile - table.first_tile) * TILE;
     const u64 base = static_cast<u64>(tile) * TILE;
     const u32* ids = a.staged + table.ids + first;
+    const Digits digits = digits_of(table);
+    u32* keys = first_list(a.keys, digits, a.num_passes) + base;
     if ((batch.mode & MODE_NEEDS_REST) != 0 && threadIdx.x == 0 &&
         a.staged[staged->rest] != staged->generation) {
       raise(a.flags, ERROR_NOT_COPIED, index, 0, 0);
     }
+    clear_counts(counts);
     for (u32 i = threadIdx.x; i < len; i += BLOCK) {
       u32 id = ids[i];
       if (id >= table.rows) {
@@ -67,13 +71,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK) route_keys(const KeysArgs a)
       if ((table.flags & BAGS_TO_OWNERS) != 0) {
         key = pooling_owner(table, id) * a.max_samples + sample;
       }
-      a.keys[base + i] = key;
+      keys[i] = key;
+      count_key(counts, digits, key);
     }
-    // The keys just written are the block's own.
-    __syncthreads();
-    const u32* keys = a.keys + base;
-    u32* counts = a.counts + static_cast<u64>(tile) * DIGITS;
-    count_digits(histogram, len, counts, [&](u32 i) { return keys[i] & a.mask; });
+    add_counts(counts, digits, a.histograms + index * a.num_passes * DIGITS);
   }
 }
 

@@ -1,13 +1,20 @@
-// A stable radix sort of every table's (key, entry) pairs, least digit first: three launches a
-// pass, for all tables at once.
+// A stable radix sort of every table's (key, entry) pairs, least digit first: one launch a pass,
+// for all tables at once (Adinets and Merrill, "Onesweep", 2022).
 //
-// count: how often each digit occurs in each tile. scan: for each table and digit, the sum over the
-// tiles before. scatter: each tile ranks its keys among equal digits, sorts them in shared memory
-// and writes runs of equal digits. Ranks go by place in the tile and never by who came first, so
-// the result is the same for any schedule.
+// Where a tile's keys of a digit go is known from the counts of digits of the whole table, which
+// those who write keys have made, and from the tiles before: a tile publishes its counts, then adds
+// up what those before it have published, back to the first one that knows all before itself. Tiles
+// are taken by ticket, so that none waits for one that has not begun. A tile ranks its keys among
+// equal digits, sorts them in shared memory and writes runs of equal digits. Ranks go by place and
+// never by who came first, so the result is the same for any schedule.
 
-#define DIGITS 256u
 #define ITEMS (TILE / BLOCK)
+
+// What a tile has published of a digit; 0: nothing yet. Its own keys, or those of all tiles of the
+// table up to it.
+#define STATE_OF_TILE 0x40000000u
+#define STATE_OF_ALL 0x80000000u
+#define STATE_COUNT 0x3fffffffu
 
 // `SortArgs` in route/cuda.rs.
 struct SortArgs {
@@ -19,15 +26,16 @@ struct SortArgs {
   const u32* values_in;
   u32* keys_out;
   u32* values_out;
-  // Tiles × DIGITS, and tables × DIGITS.
-  u32* counts;
-  u32* totals;
+  // Tables × passes × DIGITS.
+  const u32* histograms;
+  // Of this pass: tiles × DIGITS, and the tickets taken. Zeros before.
+  u32* states;
+  u32* tickets;
   u32 stride;
-  u32 num_tables;
   u32 num_tiles;
-  u32 shift;
-  u32 mask;
-  // Whether values are the entries' positions, which then need not be read.
+  u32 num_passes;
+  u32 pass;
+  // Whether values are the entries' positions, which then need not be read by the first pass.
   u32 values_are_positions;
 };
 
@@ -37,66 +45,16 @@ __device__ __forceinline__ u32 tile_len(u32 tile, const Table& table, u32 num_en
   return num_entries <= first ? 0 : (num_entries - first < TILE ? num_entries - first : TILE);
 }
 
-// Counts the digits that `digit_of(i)` gives for i < len. Thread d keeps and writes the count of
-// digit d; `histogram` is shared.
-template <typename DigitOf>
-__device__ __forceinline__ void count_digits(u32* histogram, u32 len, u32* counts,
-                                             DigitOf digit_of) {
-  histogram[threadIdx.x] = 0;
-  __syncthreads();
-  for (u32 i = threadIdx.x; i < len; i += BLOCK) {
-    atomicAdd(&histogram[digit_of(i)], 1u);
-  }
-  __syncthreads();
-  counts[threadIdx.x] = histogram[threadIdx.x];
-}
+// One tile of one pass.
+struct TilePass {
+  u32 tile;
+  u32 len;
+  u32 shift;
+  u32 mask;
+  bool values_are_positions;
 
-extern "C" __global__ void __launch_bounds__(BLOCK) sort_count(const SortArgs a) {
-  __shared__ u32 histogram[DIGITS];
-  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
-    const u32 index = a.tile_tables[tile];
-    const u32 len = tile_len(tile, a.tables[index], a.num_entries[index * a.stride]);
-    const u32* keys = a.keys_in + static_cast<u64>(tile) * TILE;
-    count_digits(histogram, len, a.counts + static_cast<u64>(tile) * DIGITS,
-                 [&](u32 i) { return keys[i] >> a.shift & a.mask; });
-  }
-}
-
-// One block per table and 32 digits: a warp's lanes are digits, its eight warps share the tiles.
-extern "C" __global__ void __launch_bounds__(BLOCK) sort_scan(const SortArgs a) {
-  __shared__ u32 sums[WARPS][32];
-  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const u32 groups = DIGITS / 32;
-  for (u32 task = blockIdx.x; task < a.num_tables * groups; task += gridDim.x) {
-    const u32 index = task / groups, digit = task % groups * 32 + lane;
-    const Table table = a.tables[index];
-    const u32 tiles = (a.num_entries[index * a.stride] + TILE - 1) / TILE;
-    const u32 first = tiles * warp / WARPS, last = tiles * (warp + 1) / WARPS;
-    u32* counts = a.counts + static_cast<u64>(table.first_tile) * DIGITS + digit;
-    u32 sum = 0;
-#pragma unroll 4
-    for (u32 tile = first; tile < last; tile++) {
-      sum += counts[tile * DIGITS];
-    }
-    sums[warp][lane] = sum;
-    __syncthreads();
-    u32 before = 0;
-    for (u32 w = 0; w < warp; w++) {
-      before += sums[w][lane];
-    }
-    if (warp == WARPS - 1) {
-      a.totals[index * DIGITS + digit] = before + sum;
-    }
-#pragma unroll 4
-    for (u32 tile = first; tile < last; tile++) {
-      const u32 count = counts[tile * DIGITS];
-      counts[tile * DIGITS] = before;
-      before += count;
-    }
-    // The next task writes the sums that this one's warps read.
-    __syncthreads();
-  }
-}
+  __device__ __forceinline__ u32 digit(u32 key) const { return key >> shift & mask; }
+};
 
 // The keys of one tile on their way.
 struct Ranked {
@@ -108,15 +66,15 @@ struct Ranked {
 // Reads the tile and ranks each key among those of its warp with the same digit. Item j of a warp's
 // lane l is the warp's entry 32 j + l, so places rise with j, then with l. `counts` is the warp's
 // own, and ends as its counts of digits.
-__device__ __forceinline__ void rank_in_warp(const SortArgs& a, u32 tile, u32 len, u32* counts,
+__device__ __forceinline__ void rank_in_warp(const SortArgs& a, const TilePass& pass, u32* counts,
                                              Ranked& out) {
-  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const u64 base = static_cast<u64>(tile) * TILE;
+  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, len = pass.len;
+  const u64 base = static_cast<u64>(pass.tile) * TILE;
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
     const u32 at = warp * (32 * ITEMS) + j * 32 + lane;
     out.keys[j] = at < len ? a.keys_in[base + at] : 0;
-    out.values[j] = at < len && !a.values_are_positions ? a.values_in[base + at] : 0;
+    out.values[j] = at < len && !pass.values_are_positions ? a.values_in[base + at] : 0;
   }
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
@@ -125,7 +83,7 @@ __device__ __forceinline__ void rank_in_warp(const SortArgs& a, u32 tile, u32 le
     // The same for the whole warp.
     if (at < len) {
       const bool there = at + lane < len;
-      const u32 digit = there ? out.keys[j] >> a.shift & a.mask : DIGITS;
+      const u32 digit = there ? pass.digit(out.keys[j]) : DIGITS;
       const u32 peers = __match_any_sync(ALL_LANES, digit);
       const u32 before = there ? counts[digit] : 0;
       out.ranks[j] = before + __popc(peers & ((1u << lane) - 1));
@@ -140,61 +98,98 @@ __device__ __forceinline__ void rank_in_warp(const SortArgs& a, u32 tile, u32 le
   }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) sort_scatter(const SortArgs a) {
-  __shared__ u32 warp_counts[WARPS][DIGITS];
-  __shared__ u32 starts[DIGITS];
-  __shared__ u32 targets[DIGITS];
-  __shared__ u32 sorted_keys[TILE];
-  __shared__ u32 sorted_values[TILE];
+// Publishes the tile's count of a digit, where `state` is its own word; those of earlier tiles of
+// the table stand before, DIGITS words apart. The first tile's count is that of all up to it.
+__device__ __forceinline__ void publish_count(u32* state, u32 tiles_before, u32 count) {
+  store_relaxed(state, (tiles_before == 0 ? STATE_OF_ALL : STATE_OF_TILE) | count);
+}
+
+// Keys of the digit in earlier tiles of the table, which this tile then publishes for later ones.
+__device__ __forceinline__ u32 count_before(u32* state, u32 tiles_before, u32 count) {
+  u32 before = 0;
+  for (u32 back = 1; back <= tiles_before; back++) {
+    const u32 word = await_word(state - back * DIGITS);
+    before += word & STATE_COUNT;
+    if ((word & STATE_OF_ALL) != 0) {
+      break;
+    }
+  }
+  if (tiles_before > 0) {
+    store_relaxed(state, STATE_OF_ALL | (before + count));
+  }
+  return before;
+}
+
+struct SortShared {
+  u32 warp_counts[WARPS][DIGITS];
+  u32 starts[DIGITS];
+  u32 targets[DIGITS];
+  u32 keys[TILE];
+  u32 values[TILE];
+};
+
+// Thread d has digit d. `histogram` is how often each occurs in the table.
+__device__ __forceinline__ void sort_tile(const SortArgs& a, const TilePass& pass,
+                                          const Table& table, const u32* histogram,
+                                          SortShared& shared) {
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, digit = threadIdx.x;
-  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
+  const u32 tiles_before = pass.tile - table.first_tile;
+  for (u32 w = 0; w < WARPS; w++) {
+    shared.warp_counts[w][digit] = 0;
+  }
+  __syncthreads();
+  Ranked mine;
+  rank_in_warp(a, pass, shared.warp_counts[warp], mine);
+  __syncthreads();
+  // How many keys of the digit stand in earlier warps, and in the tile.
+  u32 count = 0;
+  for (u32 w = 0; w < WARPS; w++) {
+    const u32 here = shared.warp_counts[w][digit];
+    shared.warp_counts[w][digit] = count;
+    count += here;
+  }
+  u32* state = a.states + static_cast<u64>(pass.tile) * DIGITS + digit;
+  publish_count(state, tiles_before, count);
+  u32 ignored;
+  const u32 start = exclusive_scan(count, ignored);
+  shared.starts[digit] = start;
+  __syncthreads();
+#pragma unroll
+  for (u32 j = 0; j < ITEMS; j++) {
+    const u32 at = warp * (32 * ITEMS) + j * 32 + lane;
+    if (at < pass.len) {
+      const u32 d = pass.digit(mine.keys[j]);
+      const u32 place = shared.starts[d] + shared.warp_counts[warp][d] + mine.ranks[j];
+      shared.keys[place] = mine.keys[j];
+      shared.values[place] =
+          pass.values_are_positions ? tiles_before * TILE + at : mine.values[j];
+    }
+  }
+  const u32 smaller = exclusive_scan(histogram[digit], ignored);
+  shared.targets[digit] =
+      table.first_entry + smaller + count_before(state, tiles_before, count) - start;
+  __syncthreads();
+  for (u32 i = threadIdx.x; i < pass.len; i += BLOCK) {
+    const u32 key = shared.keys[i], to = shared.targets[pass.digit(key)] + i;
+    a.keys_out[to] = key;
+    a.values_out[to] = shared.values[i];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) sort_pass(const SortArgs a) {
+  __shared__ SortShared shared;
+  for (u32 tile = next_ticket(a.tickets); tile < a.num_tiles; tile = next_ticket(a.tickets)) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
+    const Digits digits = digits_of(table);
+    const u32 first_pass = a.num_passes - digits.passes;
     const u32 len = tile_len(tile, table, a.num_entries[index * a.stride]);
-    if (len == 0) {
+    if (a.pass < first_pass || len == 0) {
       continue;
     }
-    for (u32 w = 0; w < WARPS; w++) {
-      warp_counts[w][digit] = 0;
-    }
-    __syncthreads();
-    Ranked mine;
-    rank_in_warp(a, tile, len, warp_counts[warp], mine);
-    __syncthreads();
-    // Thread d: how many keys of digit d stand in earlier warps, in the tile, in earlier tiles, and
-    // under smaller digits.
-    u32 count = 0;
-    for (u32 w = 0; w < WARPS; w++) {
-      const u32 here = warp_counts[w][digit];
-      warp_counts[w][digit] = count;
-      count += here;
-    }
-    u32 ignored;
-    const u32 start = exclusive_scan(count, ignored);
-    const u32 smaller = exclusive_scan(a.totals[index * DIGITS + digit], ignored);
-    starts[digit] = start;
-    targets[digit] =
-        table.first_entry + smaller + a.counts[static_cast<u64>(tile) * DIGITS + digit] - start;
-    __syncthreads();
-    const u32 position = (tile - table.first_tile) * TILE;
-#pragma unroll
-    for (u32 j = 0; j < ITEMS; j++) {
-      const u32 at = warp * (32 * ITEMS) + j * 32 + lane;
-      if (at < len) {
-        const u32 d = mine.keys[j] >> a.shift & a.mask;
-        const u32 place = starts[d] + warp_counts[warp][d] + mine.ranks[j];
-        sorted_keys[place] = mine.keys[j];
-        sorted_values[place] = a.values_are_positions ? position + at : mine.values[j];
-      }
-    }
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < len; i += BLOCK) {
-      const u32 key = sorted_keys[i];
-      const u32 to = targets[key >> a.shift & a.mask] + i;
-      a.keys_out[to] = key;
-      a.values_out[to] = sorted_values[i];
-    }
-    // The next tile overwrites what this one's threads read.
-    __syncthreads();
+    const u32 number = a.pass - first_pass;
+    const bool values_are_positions = a.values_are_positions != 0 && number == 0;
+    const TilePass pass = {tile, len, number * digits.bits, digits.mask, values_are_positions};
+    sort_tile(a, pass, table, a.histograms + (index * a.num_passes + number) * DIGITS, shared);
   }
 }

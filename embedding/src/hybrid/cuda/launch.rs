@@ -5,7 +5,7 @@ use crate::cuda::layout::{BLOCK, Layout, blocks};
 use crate::cuda::{DeviceTables, Instance};
 use crate::error::Result;
 use crate::hybrid::table::HybridTable;
-use crate::route::cuda::Sorted;
+use crate::route::cuda::{KeyLists, Sorted};
 use headlong_device::cuda::{
     CudaStream, Define, DeviceMemory, DevicePtr, Launch, Source, kernel_args,
 };
@@ -18,6 +18,7 @@ pub(crate) static EXCHANGE: Source = Source {
         include_str!("../../cuda/tables.cuh"),
         include_str!("../../cuda/rows.cuh"),
         include_str!("../../cuda/parts.cuh"),
+        include_str!("../../route/digits.cuh"),
         include_str!("../exchange.cu")
     ),
 };
@@ -31,10 +32,12 @@ kernel_args! {
     }
 
     pub(super) struct ReceivedArgs {
-        tables, tile_tables, ids, places, num_entries, keys, values, vectors, lengths, staged,
-        told, inside, origins, sent, leaves, flags: DevicePtr;
+        tables, tile_tables, ids, places, num_entries, keys, values: DevicePtr;
+        key_lists, value_lists: KeyLists;
+        histograms, vectors, lengths, staged, told, inside, origins, sent, leaves,
+        flags: DevicePtr;
         num_tables, num_sources, num_tiles, slot_words, slot_rows, slot_elements, num_parts,
-        max_bags, head: u32;
+        max_bags, head, num_passes: u32;
     }
 
     struct MostArgs {
@@ -122,14 +125,18 @@ impl RankTables {
 
     fn received_args(&self, route: &DeviceHybridRoute, served: &Served<'_>) -> ReceivedArgs {
         let SlotShape { words, head, rows, elements, peers, .. } = served.slots;
+        let (key_lists, value_lists) = served.sorted.lists();
         ReceivedArgs {
             tables: served.tables.tables(),
             tile_tables: served.tables.tile_tables(),
             ids: served.at.ids,
             places: served.at.places,
             num_entries: served.at.num_entries,
-            keys: served.sorted.at.passed_keys[0],
-            values: served.sorted.at.passed_values[0],
+            keys: served.sorted.at.keys,
+            values: served.sorted.at.values,
+            key_lists,
+            value_lists,
+            histograms: served.sorted.at.histograms,
             vectors: DevicePtr::NULL,
             lengths: served.at.lengths,
             staged: route.staging.ptr(),
@@ -148,6 +155,7 @@ impl RankTables {
             num_parts: self.leaves.num_parts() as u32,
             max_bags: self.slice_layout.max_samples as u32,
             head: head as u32,
+            num_passes: served.sorted.num_passes(),
         }
     }
 
@@ -158,6 +166,7 @@ impl RankTables {
         route: &DeviceHybridRoute,
         served: &Served<'_>,
     ) {
+        served.sorted.clear(stream);
         let args = self.received_args(route, served);
         let defines = defines(Instance::GENERIC, self.slots.dtype);
         stream.run(&EXCHANGE, &defines, "received_bounds", Launch::new(1, BLOCK), &args);
@@ -220,7 +229,6 @@ impl RankTables {
         origins: DevicePtr,
     ) {
         let args = ReceivedArgs {
-            values: served.sorted.at.values,
             vectors: vectors.device_ptr(),
             origins,
             sent: sent.device_ptr(),
@@ -249,8 +257,6 @@ impl RankTables {
             }
         }
         let args = ReceivedArgs {
-            keys: route.received.at.keys,
-            values: route.received.at.values,
             vectors: vectors.device_ptr(),
             ..self.received_args(route, &self.served_by_owner(route))
         };

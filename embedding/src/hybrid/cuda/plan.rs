@@ -8,6 +8,7 @@ use crate::hybrid::options::HybridOptions;
 use crate::hybrid::partition::{Owner, Partition};
 use crate::hybrid::shape::FrequentLayout;
 use crate::hybrid::table::HybridTable;
+use crate::route::bits_below;
 use crate::table::TableSpec;
 use headlong_device::DType;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, DevicePtr};
@@ -232,7 +233,7 @@ impl<'a> RankPlan<'a> {
     pub(super) fn describe(
         &self,
         layouts: [&Layout; 2],
-        homes: (&DeviceMemory, &[Option<usize>]),
+        (bases, homes): (&[u32], (&DeviceMemory, &[Option<usize>])),
         numbers: (&DeviceMemory, &[[Option<usize>; 2]]),
     ) -> [Vec<Table>; 2] {
         let each = || self.specs.iter().zip(self.tables).enumerate();
@@ -246,7 +247,9 @@ impl<'a> RankPlan<'a> {
             let table = describe(spec, index, layouts[0], rows, home);
             let (part_step, part_first) = self.parts(index)[0];
             let to_owners = if part_step > 0 { BAGS_TO_OWNERS } else { 0 };
+            let num_owners = self.partition.num_owners();
             Table {
+                key_bits: bits_below(bases[index * (num_owners + 1) + num_owners].into()),
                 flags: table.flags | to_owners,
                 part_step,
                 part_first,
