@@ -140,6 +140,56 @@ mod cuda_tests {
         }
     }
 
+    /// The sum of the gradients of a row, as the text of `embedding/src/cuda.rs` has it: entries in
+    /// chunks of 32, chunks in eight runs of neighbours, runs.
+    fn sum_in_runs(gradients: &[f32]) -> f32 {
+        let add = |numbers: &[f32]| numbers.iter().fold(0.0_f32, |sum, number| sum + number);
+        let chunks: Vec<_> = gradients.chunks(32).map(add).collect();
+        let first = |run| chunks.len() * run / 8;
+        let runs: Vec<_> = (0..8).map(|run| add(&chunks[first(run)..first(run + 1)])).collect();
+        add(&runs)
+    }
+
+    /// Rows of one chunk, of fewer chunks than runs, and of many: a step of rate 1 from zeros on.
+    #[test]
+    fn gradients_of_a_row_are_added_in_one_order() {
+        for dim in [16, 33] {
+            let lengths = [31, 32, 33, 90, 256, 257, 5_000];
+            let samples = lengths.iter().sum();
+            let specs = [TableSpec::new("hot", lengths.len() as u64, dim)];
+            let plan = Plan {
+                specs: &specs,
+                optimizer: Optimizer::Sgd,
+                max_samples: samples,
+                max_ids: &[samples],
+                frozen: false,
+            };
+            let rows = lengths.iter().zip(0_u64..);
+            let mut bags: Vec<_> =
+                rows.flat_map(|(&length, row)| vec![vec![row]; length]).collect();
+            // Rows take turns.
+            bags = (0..samples).map(|index| bags[index * 1_009 % samples].clone()).collect();
+            let Some(stream) = stream() else { return };
+            let mut single = SingleRank::new(&stream, &plan);
+            single.set.import_rows(0, 0, 0, &vec![0.0; lengths.len() * dim]).unwrap();
+            let d_vectors = uniform(7, samples * dim);
+            // The second step finds what the first has left behind.
+            for number in 1..3 {
+                single.forward(&[Bags::plain(bags.clone())]);
+                single.set.import_rows(0, 0, 0, &vec![0.0; lengths.len() * dim]).unwrap();
+                single.backward(&d_vectors, &Step { learning_rate: 1.0, number });
+                let expected = (0..lengths.len() * dim).map(|element| {
+                    let (row, column) = (element / dim, element % dim);
+                    let samples = (0..samples).filter(|&sample| bags[sample][0] == row as u64);
+                    let all: Vec<_> =
+                        samples.map(|sample| d_vectors[sample * dim + column]).collect();
+                    0.0 - sum_in_runs(&all)
+                });
+                assert_bits(&single.tensor(0, 0), &expected.collect::<Vec<_>>(), "sums");
+            }
+        }
+    }
+
     /// A row that 10,000 samples hold, in three tiles; rows of a few hundred entries; 17,000 rows
     /// in three passes of the sort. Integers add up exactly, so the CPU's bits must come out,
     /// whatever the order.

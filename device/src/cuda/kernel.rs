@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUfunction_attribute_enum as Attribute};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Numbers of blocks or threads along x, y and z.
@@ -71,6 +71,8 @@ struct Loaded {
     name: String,
     /// Dynamic shared memory the function may use so far: above 48 KiB it must be allowed first.
     allowed_shared_bytes: AtomicU32,
+    /// Blocks that a multiprocessor has room for, and of how many threads; zeros: not known yet.
+    resident: AtomicU64,
 }
 
 // SAFETY: a handle of the driver, which locks inside; modules live as long as their device.
@@ -135,6 +137,29 @@ impl Kernel {
             )
         };
         driver::check(code, || format!("launching {} with {grid:?} × {block:?}", self.name()))
+    }
+
+    /// Blocks of so many threads, without dynamic shared memory, that one multiprocessor has room
+    /// for: at least one.
+    pub(crate) fn resident_blocks(&self, threads: u32) -> Result<u32> {
+        let known = self.0.resident.load(Ordering::Relaxed);
+        if (known >> 32) as u32 == threads {
+            return Ok(known as u32);
+        }
+        let mut blocks = 0;
+        // SAFETY: a loaded function, and a place for the answer.
+        let code = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                self.0.function,
+                threads as i32,
+                0,
+            )
+        };
+        driver::check(code, || format!("resident blocks of {}", self.name()))?;
+        let blocks = blocks.max(1) as u32;
+        self.0.resident.store(u64::from(threads) << 32 | u64::from(blocks), Ordering::Relaxed);
+        Ok(blocks)
     }
 
     #[cold]
@@ -230,6 +255,7 @@ impl Modules {
             function,
             name,
             allowed_shared_bytes: AtomicU32::new(USUAL_SHARED_BYTES),
+            resident: AtomicU64::new(0),
         })))
     }
 }

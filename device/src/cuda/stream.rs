@@ -192,6 +192,28 @@ impl CudaStream {
         }
     }
 
+    /// As [`Self::run`], with no more blocks than the device has room for at a time, and at least
+    /// one: for kernels whose blocks go over the rest of the work with a stride. `shape` is for all
+    /// of it, along x, without dynamic shared memory.
+    pub fn run_resident<A: Copy>(
+        &self,
+        source: &'static Source,
+        defines: &[Define],
+        entry: &'static str,
+        shape: Launch,
+        args: &A,
+    ) {
+        let Some(kernel) = self.kernel(source, defines, entry) else { return };
+        let found = self.0.device.bind().and_then(|()| kernel.resident_blocks(shape.block.x));
+        match found {
+            Ok(each) => {
+                let most = each * self.device().multiprocessors();
+                self.launch(&kernel, shape.grid.x.clamp(1, most), shape.block, 0, args);
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
     /// Enqueues a copy from bytes of pinned host memory to the device; see [`Pinned`] for the rule
     /// of use.
     pub fn copy_to_device(&self, to: DevicePtr, from: &Pinned, range: Range<usize>) {

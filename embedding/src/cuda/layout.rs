@@ -181,12 +181,6 @@ impl Places {
     }
 }
 
-/// Blocks for `needed` of them on a device of `multiprocessors`: kernels go over the rest with a
-/// stride.
-pub(crate) fn blocks(needed: usize, multiprocessors: u32, per_multiprocessor: u32) -> u32 {
-    needed.clamp(1, (multiprocessors * per_multiprocessor) as usize) as u32
-}
-
 #[cfg(test)]
 mod cuda_tests {
     use super::*;

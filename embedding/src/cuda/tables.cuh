@@ -27,10 +27,9 @@
 
 // Entries of a chunk: what one group of lanes sums.
 #define CHUNK 32u
-// Marks of a chunk, next to its first entry: its row has several chunks; it is the first of them.
+// Mark of a chunk, next to its first entry: its row has several chunks.
 #define CHUNK_OF_LONG 0x80000000u
-#define CHUNK_OF_START 0x40000000u
-#define CHUNK_ENTRY 0x3fffffffu
+#define CHUNK_ENTRY 0x7fffffffu
 
 // Of a table.
 #define POOLING_MEAN 1u

@@ -1,7 +1,7 @@
 //! Initial values on a device: made there, so that nothing but row numbers is copied.
 
 use super::InitialValues;
-use crate::cuda::layout::{BLOCK, blocks};
+use crate::cuda::layout::BLOCK;
 use crate::cuda::tables::write_words;
 use crate::error::Result;
 use crate::kind::TableEnv;
@@ -75,7 +75,7 @@ fn launch(stream: &CudaStream, values: &InitialValues, rows: &Mat, row_numbers: 
         unused: 0,
     };
     let threads = if dim.is_multiple_of(4) { dim / 4 } else { dim } * rows.rows();
-    stream.run(&INIT, &defines(rows.dtype()), "initial_rows", shape(stream, threads), &args);
+    stream.run_resident(&INIT, &defines(rows.dtype()), "initial_rows", shape(threads), &args);
 }
 
 /// Sets every element of `state` to `value`, and waits for it.
@@ -84,15 +84,12 @@ pub(super) fn fill(stream: &CudaStream, state: &Mat, value: f32) -> Result<()> {
     assert_eq!(state.stride(), state.cols(), "rows of `{}` stand without gaps", state.name());
     let count = state.rows() * state.cols();
     let args = FillArgs { to: state.device_ptr(), count: count as u64, value, unused: 0 };
-    stream.run(&INIT, &defines(DType::F32), "fill_state", shape(stream, count), &args);
+    stream.run_resident(&INIT, &defines(DType::F32), "fill_state", shape(count), &args);
     Ok(stream.synchronize()?)
 }
 
-fn shape(stream: &CudaStream, threads: usize) -> Launch {
-    Launch::new(
-        blocks(threads.div_ceil(BLOCK as usize), stream.device().multiprocessors(), 16),
-        BLOCK,
-    )
+fn shape(threads: usize) -> Launch {
+    Launch::new(u32::try_from(threads.div_ceil(BLOCK as usize)).unwrap_or(u32::MAX), BLOCK)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Lookup on a device: one launch for all tables, and one for those whose bags owners pool.
 
-use crate::cuda::layout::{BLOCK, WARPS, blocks};
+use crate::cuda::layout::{BLOCK, WARPS};
 use crate::cuda::{Instance, LOOKUP_TEXT};
 use headlong_device::cuda::{CudaStream, Define, DevicePtr, Launch, Source, kernel_args};
 use headlong_device::{DType, Mat};
@@ -69,12 +69,12 @@ pub(crate) fn lookup(stream: &CudaStream, instance: Instance, from: &From, vecto
         num_parts: leaves.1 as u32,
     };
     let warps = from.num_tables * vectors.rows().div_ceil(32);
-    let grid = blocks(warps.div_ceil(WARPS), stream.device().multiprocessors(), 16);
+    let shape = Launch::new(warps.div_ceil(WARPS) as u32, BLOCK);
     let instance = instance.for_matrix(vectors);
     let defines = defines(instance, vectors.dtype(), from.received.map(|sent| sent.dtype));
-    stream.run(&LOOKUP, &defines, "lookup", Launch::new(grid, BLOCK), &args);
+    stream.run_resident(&LOOKUP, &defines, "lookup", shape, &args);
     if from.leaves.is_some() {
-        stream.run(&LOOKUP, &defines, "lookup_parts", Launch::new(grid, BLOCK), &args);
+        stream.run_resident(&LOOKUP, &defines, "lookup_parts", shape, &args);
     }
 }
 

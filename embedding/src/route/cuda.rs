@@ -1,7 +1,7 @@
 //! Route on a device: ids to keys, a radix sort, chunks of work. Everything stays there, counts
 //! included.
 
-use crate::cuda::layout::{BLOCK, CHUNK, Layout, Places, TILE, blocks};
+use crate::cuda::layout::{BLOCK, CHUNK, Layout, Places, TILE};
 use crate::cuda::staging::Staging;
 use crate::cuda::{DeviceTables, FlagsMemory};
 use crate::error::Result;
@@ -48,9 +48,9 @@ kernel_args! {
     }
 
     struct ChunksArgs {
-        tables, tile_tables, num_entries, keys, tile_chunks, tile_longs, tile_rows, chunk_starts,
-        chunk_ends, long_firsts, long_ends, row_numbers, row_starts, totals: DevicePtr;
-        stride, num_tables, num_tiles: u32;
+        tables, tile_tables, num_entries, keys, tiles, tickets, chunk_starts, chunk_ends,
+        long_starts, long_ends, row_numbers, row_starts, totals: DevicePtr;
+        stride, num_tiles: u32;
         // 0: each entry of an infrequent row is a row of its own.
         merges, chunk: u32;
     }
@@ -78,8 +78,6 @@ pub(crate) struct Sorted {
     merges: bool,
     /// Entries of a chunk.
     chunk: usize,
-    /// Whether rows may have several.
-    has_longs: bool,
 }
 
 /// Where the lists are.
@@ -94,20 +92,24 @@ pub(crate) struct SortedPlaces {
     pub(crate) values: DevicePtr,
     /// The sample of each entry, by its position, in tables with bags.
     pub(crate) samples: DevicePtr,
-    /// Numbers of tiles that blocks have taken, pass by pass; then how often each digit occurs in
-    /// each table; then what tiles tell each other. Zeros, so many bytes, before a batch.
+    /// Numbers of tiles that blocks have taken, pass by pass, and in the search for chunks; then
+    /// how often each digit occurs in each table; then what tiles publish, of the sort and of that
+    /// search; then counts of sums. Zeros, so many bytes, before a batch.
     tickets: DevicePtr,
     pub(crate) histograms: DevicePtr,
     states: DevicePtr,
+    tiles: DevicePtr,
     cleared_bytes: usize,
-    /// Chunks, long rows and rows of each tile.
-    tiles: [DevicePtr; 3],
-    /// First entries of chunks, with marks, and their ends.
+    /// First entries of chunks, with marks, and their ends; of those of long rows, whose row it is.
     pub(crate) chunk_starts: DevicePtr,
     pub(crate) chunk_ends: DevicePtr,
-    /// First chunks of long rows, and the chunks after their last.
-    pub(crate) long_firsts: DevicePtr,
+    /// First entries of long rows, and those after their last.
+    pub(crate) long_starts: DevicePtr,
     pub(crate) long_ends: DevicePtr,
+    /// While a long row's sums are added up: how many of each run have been kept, and how many runs
+    /// have been added up. Zeros before a batch, and after each update.
+    pub(crate) kept_sums: DevicePtr,
+    pub(crate) ended_runs: DevicePtr,
     /// The number of each sorted entry's row, and the first entry of each row; null where rows are
     /// not numbered.
     pub(crate) row_numbers: DevicePtr,
@@ -124,11 +126,13 @@ impl SortedPlaces {
         let mut places = Places::default();
         let (entries, tiles) = (layout.num_entries(), layout.num_tiles);
         let (longs, num_passes) = (entries / CHUNK, passes(key_bits) as usize);
-        let tickets = base.offset(places.words(num_passes));
-        let histograms = base.offset(places.words(layout.tables.len() * num_passes * DIGITS));
-        let states = base.offset(places.words(num_passes * tiles * DIGITS));
-        let cleared_bytes = places.bytes();
         let mut take = |count| base.offset(places.words(count));
+        let tickets = take(num_passes + 1);
+        let histograms = take(layout.tables.len() * num_passes * DIGITS);
+        let [states, tiles] = [take(num_passes * tiles * DIGITS), take(2 * tiles)];
+        let [kept_sums, ended_runs] = [take(2 * longs), take(longs)];
+        let samples = take(entries);
+        let cleared_bytes = (samples.0 - tickets.0) as usize;
         let [passed_keys, passed_values] = [(); 2].map(|()| [take(entries), take(entries)]);
         let [row_numbers, row_starts] =
             [(); 2].map(|()| if numbers_rows { take(entries) } else { DevicePtr::NULL });
@@ -138,15 +142,17 @@ impl SortedPlaces {
             passed_values,
             keys: passed_keys[num_passes % 2],
             values: passed_values[num_passes % 2],
-            samples: take(entries),
+            samples,
             tickets,
             histograms,
             states,
+            tiles,
+            kept_sums,
+            ended_runs,
             cleared_bytes,
-            tiles: [take(tiles), take(tiles), take(tiles)],
             chunk_starts: take(entries),
             chunk_ends: take(entries),
-            long_firsts: take(longs),
+            long_starts: take(longs),
             long_ends: take(longs),
             row_numbers,
             row_starts,
@@ -175,7 +181,6 @@ impl Sorted {
             num_passes: passes(key_bits),
             merges: true,
             chunk: CHUNK,
-            has_longs: true,
         })
     }
 
@@ -187,7 +192,7 @@ impl Sorted {
 
     /// The same where each of so many sources has a row once: no row has several chunks.
     pub(crate) fn of_sources(self, sources: usize) -> Self {
-        Self { chunk: sources.next_power_of_two().max(CHUNK), has_longs: false, ..self }
+        Self { chunk: sources.next_power_of_two().max(CHUNK), ..self }
     }
 
     /// The rows of table `table`, each once, rising, and how many they are.
@@ -218,17 +223,17 @@ impl Sorted {
             stride: num_entries.1,
             num_tiles: self.layout.num_tiles as u32,
         };
-        stream.run(&ROUTE, &[], "unique_rows", Launch::new(self.tile_blocks(stream), BLOCK), &args);
+        stream.run_resident(&ROUTE, &[], "unique_rows", self.tile_blocks(), &args);
     }
 
-    /// Most chunks and long rows.
-    pub(crate) fn most(&self) -> (usize, usize) {
-        let entries = self.layout.num_entries();
-        (entries, if self.has_longs { entries / CHUNK } else { 0 })
+    /// A block takes a tile at a time.
+    fn tile_blocks(&self) -> Launch {
+        Launch::new(self.layout.num_tiles as u32, BLOCK)
     }
 
-    fn tile_blocks(&self, stream: &CudaStream) -> u32 {
-        blocks(self.layout.num_tiles, stream.device().multiprocessors(), 4)
+    /// Most chunks.
+    pub(crate) fn most_chunks(&self) -> usize {
+        self.layout.num_entries()
     }
 
     /// Enqueues the keys of a staged batch and their sort; values are positions.
@@ -252,7 +257,7 @@ impl Sorted {
             num_passes: self.num_passes,
             max_samples: self.layout.max_samples as u32,
         };
-        stream.run(&ROUTE, &[], "route_keys", Launch::new(self.tile_blocks(stream), BLOCK), &args);
+        stream.run_resident(&ROUTE, &[], "route_keys", self.tile_blocks(), &args);
         self.sort(stream, tables, (staging.num_entries(), 2), true);
         self.find_chunks(stream, tables, (staging.num_entries(), 2));
     }
@@ -284,7 +289,6 @@ impl Sorted {
         num_entries: (DevicePtr, u32),
         positions: bool,
     ) {
-        let tiles = Launch::new(self.tile_blocks(stream), BLOCK);
         let num_tiles = self.layout.num_tiles;
         for pass in 0..self.num_passes {
             let (from, to) = (pass as usize % 2, (pass as usize + 1) % 2);
@@ -305,7 +309,7 @@ impl Sorted {
                 pass,
                 values_are_positions: positions.into(),
             };
-            stream.run(&ROUTE, &[], "sort_pass", tiles, &args);
+            stream.run_resident(&ROUTE, &[], "sort_pass", self.tile_blocks(), &args);
         }
     }
 
@@ -316,32 +320,27 @@ impl Sorted {
         tables: &DeviceTables,
         num_entries: (DevicePtr, u32),
     ) {
-        let SortedPlaces { chunk_starts, chunk_ends, long_firsts, long_ends, .. } = self.at;
-        let [tile_chunks, tile_longs, tile_rows] = self.at.tiles;
+        let SortedPlaces { chunk_starts, chunk_ends, long_starts, long_ends, .. } = self.at;
         let args = ChunksArgs {
             tables: tables.tables(),
             tile_tables: tables.tile_tables(),
             num_entries: num_entries.0,
             keys: self.at.keys,
-            tile_chunks,
-            tile_longs,
-            tile_rows,
+            tiles: self.at.tiles,
+            tickets: self.at.tickets.offset(4 * self.num_passes as usize),
             chunk_starts,
             chunk_ends,
-            long_firsts,
+            long_starts,
             long_ends,
             row_numbers: self.at.row_numbers,
             row_starts: self.at.row_starts,
             totals: self.at.num_found,
             stride: num_entries.1,
-            num_tables: self.layout.tables.len() as u32,
             num_tiles: self.layout.num_tiles as u32,
             merges: self.merges.into(),
             chunk: self.chunk as u32,
         };
-        let shape = Launch::new(self.tile_blocks(stream), BLOCK);
-        stream.run(&ROUTE, &[], "chunks_count", shape, &args);
-        stream.run(&ROUTE, &[], "chunks_write", shape, &args);
+        stream.run_resident(&ROUTE, &[], "find_chunks", self.tile_blocks(), &args);
     }
 }
 
@@ -349,15 +348,4 @@ const _: () =
     assert!(TILE.is_multiple_of(CHUNK), "chunks of different tables have places of their own");
 
 #[cfg(test)]
-mod cuda_tests {
-    use super::*;
-    use headlong_device::cuda::testing::layout_test;
-
-    #[test]
-    fn arguments_lie_as_kernels_read_them() {
-        layout_test!(SortArgs, &ROUTE, &[]);
-        layout_test!(UniqueArgs, &ROUTE, &[]);
-        layout_test!(KeysArgs, &ROUTE, &[]);
-        layout_test!(ChunksArgs, &ROUTE, &[]);
-    }
-}
+mod cuda_tests;

@@ -84,14 +84,14 @@ struct ChunksArgs {
   const u32* tile_tables;
   const u32* num_entries;
   const u32* keys;
-  // Tiles: chunks, long segments and segments that start in the tile.
-  u32* tile_chunks;
-  u32* tile_longs;
-  u32* tile_rows;
+  // Tiles: what starts in each; and the tickets taken. Zeros before.
+  u64* tiles;
+  u32* tickets;
   u32* chunk_starts;
+  // Of a chunk of a long segment, the number of the segment.
   u32* chunk_ends;
-  // For each long segment, its first chunk, and the one after its last.
-  u32* long_firsts;
+  // For each long segment, its first entry, and the one after its last.
+  u32* long_starts;
   u32* long_ends;
   // For each sorted entry the number of its segment among those of all tables; null where it is
   // not needed.
@@ -101,7 +101,6 @@ struct ChunksArgs {
   // Chunks, long segments, segments.
   u32* totals;
   u32 stride;
-  u32 num_tables;
   u32 num_tiles;
   // 0: each entry of an infrequent row is a segment of its own.
   u32 merges;
@@ -197,30 +196,32 @@ __device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const 
               a.chunk);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 3) chunks_count(const ChunksArgs a) {
-  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
-    const u32 index = a.tile_tables[tile];
-    const Table table = a.tables[index];
-    const Marks marks = mark_tile(a, tile, table, a.num_entries[index * a.stride]);
-    u32 chunks, longs, rows;
-    exclusive_scan(__popc(marks.chunk_starts), chunks);
-    exclusive_scan(__popc(marks.long_starts), longs);
-    exclusive_scan(__popc(marks.row_starts), rows);
-    if (threadIdx.x == 0) {
-      a.tile_chunks[tile] = chunks;
-      a.tile_longs[tile] = longs;
-      a.tile_rows[tile] = rows;
-    }
-  }
+// How many of each there are in a tile, or stand before something.
+struct Found {
+  u32 chunks;
+  u32 longs;
+  u32 rows;
+};
+
+// What a tile publishes: no more than 4096 of each; 0: nothing yet.
+#define TILE_FOUND 0x8000000000000000ull
+
+__device__ __forceinline__ u64 word_of(const Found& found) {
+  return TILE_FOUND | static_cast<u64>(found.rows) << 32 | found.longs << 16 | found.chunks;
 }
 
-// The sum of the first `count` numbers, told to all threads.
-__device__ __forceinline__ u32 sum_before(const u32* numbers, u32 count) {
-  u32 sum = 0, total;
-  for (u32 i = threadIdx.x; i < count; i += BLOCK) {
-    sum += numbers[i];
+// The sum over the tiles before `tile`, for all threads.
+__device__ __forceinline__ Found found_before(const u64* tiles, u32 tile) {
+  Found sum = {0, 0, 0}, total;
+  for (u32 i = threadIdx.x; i < tile; i += BLOCK) {
+    const u64 word = await_word(tiles + i);
+    sum.chunks += static_cast<u32>(word) & 0xffff;
+    sum.longs += static_cast<u32>(word) >> 16;
+    sum.rows += static_cast<u32>(word >> 32) & 0xffff;
   }
-  exclusive_scan(sum, total);
+  exclusive_scan(sum.chunks, total.chunks);
+  exclusive_scan(sum.longs, total.longs);
+  exclusive_scan(sum.rows, total.rows);
   return total;
 }
 
@@ -229,15 +230,9 @@ __device__ __forceinline__ u32 marks_up_to(u32 marks, u32 bit) {
   return __popc(marks & (bit | (bit - 1)));
 }
 
-// How many of each stand before this thread's entries.
-struct Before {
-  u32 chunks;
-  u32 longs;
-  u32 rows;
-};
-
+// `before`: what stands before this thread's entries.
 __device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& marks,
-                                              const Before& before, u32 entry, u32 end) {
+                                              const Found& before, u32 entry, u32 end) {
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
     const u32 bit = 1u << j;
@@ -246,17 +241,19 @@ __device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& 
     const u32 number = before.longs + marks_up_to(marks.long_starts, bit) - 1;
     const bool is_long = (marks.longs & bit) != 0, starts = (marks.row_starts & bit) != 0;
     if ((marks.chunk_starts & bit) != 0) {
-      a.chunk_starts[chunk] =
-          (entry + j) | (is_long ? CHUNK_OF_LONG : 0) | (starts ? CHUNK_OF_START : 0);
+      a.chunk_starts[chunk] = (entry + j) | (is_long ? CHUNK_OF_LONG : 0);
     }
-    if ((marks.chunk_lasts & bit) != 0) {
+    if ((marks.chunk_starts & bit) != 0 && is_long) {
+      a.chunk_ends[chunk] = number;
+    }
+    if ((marks.chunk_lasts & bit) != 0 && !is_long) {
       a.chunk_ends[chunk] = entry + j + 1;
     }
     if (is_long && starts) {
-      a.long_firsts[number] = chunk;
+      a.long_starts[number] = entry + j;
     }
     if (is_long && (marks.row_lasts & bit) != 0) {
-      a.long_ends[number] = chunk + 1;
+      a.long_ends[number] = entry + j + 1;
     }
     if (a.row_starts != nullptr && starts) {
       a.row_starts[row] = entry + j;
@@ -267,25 +264,31 @@ __device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 3) chunks_write(const ChunksArgs a) {
-  for (u32 tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
+// A tile counts what begins in it, publishes that, and writes it after what begins in the tiles
+// before. Tiles are taken by ticket, so that none waits for one that has not begun.
+extern "C" __global__ void __launch_bounds__(BLOCK, 3) find_chunks(const ChunksArgs a) {
+  for (u32 tile = next_ticket(a.tickets); tile < a.num_tiles; tile = next_ticket(a.tickets)) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
     const u32 count = a.num_entries[index * a.stride];
     const Marks marks = mark_tile(a, tile, table, count);
-    u32 chunks, longs, rows;
-    Before before;
-    before.chunks =
-        exclusive_scan(__popc(marks.chunk_starts), chunks) + sum_before(a.tile_chunks, tile);
-    before.longs =
-        exclusive_scan(__popc(marks.long_starts), longs) + sum_before(a.tile_longs, tile);
-    before.rows = exclusive_scan(__popc(marks.row_starts), rows) + sum_before(a.tile_rows, tile);
+    Found here, before;
+    before.chunks = exclusive_scan(__popc(marks.chunk_starts), here.chunks);
+    before.longs = exclusive_scan(__popc(marks.long_starts), here.longs);
+    before.rows = exclusive_scan(__popc(marks.row_starts), here.rows);
+    if (threadIdx.x == 0) {
+      store_relaxed(a.tiles + tile, word_of(here));
+    }
+    const Found tiles_before = found_before(a.tiles, tile);
+    before.chunks += tiles_before.chunks;
+    before.longs += tiles_before.longs;
+    before.rows += tiles_before.rows;
     const u32 entry = tile * TILE + threadIdx.x * ITEMS;
     write_entries(a, marks, before, entry, table.first_entry + count);
-    if (tile + 1 == a.num_tiles && threadIdx.x == BLOCK - 1) {
-      a.totals[0] = before.chunks + __popc(marks.chunk_starts);
-      a.totals[1] = before.longs + __popc(marks.long_starts);
-      a.totals[2] = before.rows + __popc(marks.row_starts);
+    if (tile + 1 == a.num_tiles && threadIdx.x == 0) {
+      a.totals[0] = tiles_before.chunks + here.chunks;
+      a.totals[1] = tiles_before.longs + here.longs;
+      a.totals[2] = tiles_before.rows + here.rows;
     }
   }
 }

@@ -1,6 +1,6 @@
-//! Update on a device: chunks of rows, then the rows of several chunks.
+//! Update on a device: chunks of rows, and the rows of several chunks with the last of them.
 
-use crate::cuda::layout::{BLOCK, WARPS, blocks};
+use crate::cuda::layout::{BLOCK, WARPS};
 use crate::cuda::{CudaStep, Instance, UPDATE_TEXT};
 use crate::route::cuda::Sorted;
 use headlong_device::cuda::{
@@ -15,8 +15,8 @@ pub(crate) static UPDATE: Source = Source { name: "embedding/update", text: UPDA
 kernel_args! {
     #[derive(Default)]
     struct UpdateArgs {
-        tables, tile_tables, staged, chunk_starts, chunk_ends, long_firsts, long_ends, totals, keys,
-        values, samples, gradients, partials, row_numbers, destinations, to_owners, frequent,
+        tables, tile_tables, staged, chunk_starts, chunk_ends, long_starts, long_ends, kept_sums,
+        ended_runs, totals, keys, values, samples, gradients, partials, row_numbers, destinations, to_owners, frequent,
         device_step: DevicePtr;
         stride, partial_stride: u64;
         step: DeviceStep;
@@ -131,8 +131,10 @@ impl Update<'_> {
             staged,
             chunk_starts: found.chunk_starts,
             chunk_ends: found.chunk_ends,
-            long_firsts: found.long_firsts,
+            long_starts: found.long_starts,
             long_ends: found.long_ends,
+            kept_sums: found.kept_sums,
+            ended_runs: found.ended_runs,
             totals: found.num_found,
             keys: found.keys,
             values: found.values,
@@ -168,14 +170,10 @@ pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
         Sink::Write { slots, frequent, .. } => (Into::Slots(*slots), frequent.1),
     };
     let defines = defines(instance, dtype, packed, into, frequent);
-    let (args, multiprocessors) = (update.args(), stream.device().multiprocessors());
-    let (most_chunks, most_longs) = update.sorted.most();
-    let chunks = blocks(most_chunks.div_ceil(8 * WARPS), multiprocessors, 16);
-    stream.run(&UPDATE, &defines, "update_chunks", Launch::new(chunks, BLOCK), &args);
-    if most_longs > 0 {
-        let longs = blocks(most_longs, multiprocessors, 8);
-        stream.run(&UPDATE, &defines, "update_longs", Launch::new(longs, BLOCK), &args);
-    }
+    // A warp takes eight chunks at a time.
+    let blocks = update.sorted.most_chunks().div_ceil(8 * WARPS);
+    let shape = Launch::new(blocks as u32, BLOCK);
+    stream.run_resident(&UPDATE, &defines, "update_chunks", shape, &update.args());
 }
 
 /// Enqueues the steps of frequent rows, from the block that all ranks have added up; `shape` is
@@ -207,8 +205,8 @@ pub(crate) fn update_frequent(
     };
     let into = Into::Step(&step.optimizer);
     let defines = defines(instance, slots, true, into, frequent_type);
-    let grid = blocks(shape.1.div_ceil(WARPS), stream.device().multiprocessors(), 16);
-    stream.run(&UPDATE, &defines, "update_frequent", Launch::new(grid, BLOCK), &args);
+    let shape = Launch::new(shape.1.div_ceil(WARPS) as u32, BLOCK);
+    stream.run_resident(&UPDATE, &defines, "update_frequent", shape, &args);
 }
 
 #[cfg(test)]

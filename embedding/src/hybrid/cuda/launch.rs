@@ -1,7 +1,7 @@
 //! Launches of what only several ranks need: requests sent, and requests received.
 
 use super::{AskPlaces, DeviceHybridRoute, RankTables, ServePlaces, SlotShape};
-use crate::cuda::layout::{BLOCK, Layout, blocks};
+use crate::cuda::layout::{BLOCK, Layout};
 use crate::cuda::{DeviceTables, Instance};
 use crate::error::Result;
 use crate::hybrid::table::HybridTable;
@@ -119,8 +119,8 @@ impl RankTables {
         };
         let defines = defines(Instance::GENERIC, self.slots.dtype);
         stream.run(&EXCHANGE, &defines, "request_bounds", Launch::new(1, BLOCK), &args);
-        let tiles = blocks(asking.num_tiles, stream.device().multiprocessors(), 8);
-        stream.run(&EXCHANGE, &defines, "request_write", Launch::new(tiles, BLOCK), &args);
+        let tiles = Launch::new(asking.num_tiles as u32, BLOCK);
+        stream.run_resident(&EXCHANGE, &defines, "request_write", tiles, &args);
     }
 
     fn received_args(&self, route: &DeviceHybridRoute, served: &Served<'_>) -> ReceivedArgs {
@@ -170,9 +170,8 @@ impl RankTables {
         let args = self.received_args(route, served);
         let defines = defines(Instance::GENERIC, self.slots.dtype);
         stream.run(&EXCHANGE, &defines, "received_bounds", Launch::new(1, BLOCK), &args);
-        let lists =
-            blocks(self.specs.len() * served.slots.peers, stream.device().multiprocessors(), 8);
-        stream.run(&EXCHANGE, &defines, "received_keys", Launch::new(lists, BLOCK), &args);
+        let lists = Launch::new((self.specs.len() * served.slots.peers) as u32, BLOCK);
+        stream.run_resident(&EXCHANGE, &defines, "received_keys", lists, &args);
         let num_entries = (args.num_entries, 1);
         served.sorted.sort(stream, served.tables, num_entries, false);
         served.sorted.find_chunks(stream, served.tables, num_entries);
@@ -235,8 +234,8 @@ impl RankTables {
             ..self.received_args(route, served)
         };
         let defines = defines(self.instance, self.slots.dtype);
-        let tiles = blocks(served.layout.num_tiles, stream.device().multiprocessors(), 16);
-        stream.run(&EXCHANGE, &defines, "send_to_node", Launch::new(tiles, BLOCK), &args);
+        let tiles = Launch::new(served.layout.num_tiles as u32, BLOCK);
+        stream.run_resident(&EXCHANGE, &defines, "send_to_node", tiles, &args);
     }
 
     /// Copies the requested rows into the slots of vectors.
@@ -261,13 +260,13 @@ impl RankTables {
             ..self.received_args(route, &self.served_by_owner(route))
         };
         let defines = defines(self.instance, self.slots.dtype);
-        let tiles = blocks(self.owned_layout.num_tiles, stream.device().multiprocessors(), 16);
-        stream.run(&EXCHANGE, &defines, "owner_lookup", Launch::new(tiles, BLOCK), &args);
+        let tiles = Launch::new(self.owned_layout.num_tiles as u32, BLOCK);
+        stream.run_resident(&EXCHANGE, &defines, "owner_lookup", tiles, &args);
         if self.pools.contains(&true) {
             // A block takes eight bags at least.
             let tasks = self.specs.len() * self.served().peers * args.max_bags.div_ceil(8) as usize;
-            let bags = blocks(tasks, stream.device().multiprocessors(), 16);
-            stream.run(&EXCHANGE, &defines, "owner_pool", Launch::new(bags, BLOCK), &args);
+            let bags = Launch::new(u32::try_from(tasks).unwrap_or(u32::MAX), BLOCK);
+            stream.run_resident(&EXCHANGE, &defines, "owner_pool", bags, &args);
         }
     }
 }
