@@ -47,15 +47,15 @@ static __device__ __forceinline__ u32 exclusive_max(u32 value) {
   return before;
 }
 
-// The next number from `counter`, for the whole block. A block that has taken a number has begun,
-// so that those with higher ones may wait for it.
-static __device__ __forceinline__ u32 next_ticket(u32* counter) {
-  __shared__ u32 ticket;
+// The next tile that no block has taken, for the whole block. Blocks that have taken lower ones have
+// begun, so that this one may wait for them.
+static __device__ __forceinline__ u32 take_tile(u32* counter) {
+  __shared__ u32 tile;
   // Readers of the last one are done with it, and with the block's other shared memory.
   __syncthreads();
   if (threadIdx.x == 0) {
-    ticket = atomicAdd(counter, 1u);
+    tile = atomicAdd(counter, 1u);
   }
   __syncthreads();
-  return ticket;
+  return tile;
 }

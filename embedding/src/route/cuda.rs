@@ -36,7 +36,7 @@ pub(crate) struct KeyLists {
 kernel_args! {
     struct SortArgs {
         tables, tile_tables, num_entries, keys_in, values_in, keys_out, values_out, histograms,
-        states, tickets: DevicePtr;
+        states, taken: DevicePtr;
         stride, num_tiles, num_passes, pass, values_are_positions: u32;
     }
 
@@ -48,7 +48,7 @@ kernel_args! {
     }
 
     struct ChunksArgs {
-        tables, tile_tables, num_entries, keys, tiles, tickets, chunk_starts, chunk_ends,
+        tables, tile_tables, num_entries, keys, tiles, taken, chunk_starts, chunk_ends,
         long_starts, long_ends, row_numbers, row_starts, totals: DevicePtr;
         stride, num_tiles: u32;
         // 0: each entry of an infrequent row is a row of its own.
@@ -95,7 +95,7 @@ pub(crate) struct SortedPlaces {
     /// Numbers of tiles that blocks have taken, pass by pass, and in the search for chunks; then
     /// how often each digit occurs in each table; then what tiles publish, of the sort and of that
     /// search; then counts of sums. Zeros, so many bytes, before a batch.
-    tickets: DevicePtr,
+    taken: DevicePtr,
     pub(crate) histograms: DevicePtr,
     states: DevicePtr,
     tiles: DevicePtr,
@@ -127,12 +127,12 @@ impl SortedPlaces {
         let (entries, tiles) = (layout.num_entries(), layout.num_tiles);
         let (longs, num_passes) = (entries / CHUNK, passes(key_bits) as usize);
         let mut take = |count| base.offset(places.words(count));
-        let tickets = take(num_passes + 1);
+        let taken = take(num_passes + 1);
         let histograms = take(layout.tables.len() * num_passes * DIGITS);
         let [states, tiles] = [take(num_passes * tiles * DIGITS), take(2 * tiles)];
         let [kept_sums, ended_runs] = [take(2 * longs), take(longs)];
         let samples = take(entries);
-        let cleared_bytes = (samples.0 - tickets.0) as usize;
+        let cleared_bytes = (samples.0 - taken.0) as usize;
         let [passed_keys, passed_values] = [(); 2].map(|()| [take(entries), take(entries)]);
         let [row_numbers, row_starts] =
             [(); 2].map(|()| if numbers_rows { take(entries) } else { DevicePtr::NULL });
@@ -143,7 +143,7 @@ impl SortedPlaces {
             keys: passed_keys[num_passes % 2],
             values: passed_values[num_passes % 2],
             samples,
-            tickets,
+            taken,
             histograms,
             states,
             tiles,
@@ -265,7 +265,7 @@ impl Sorted {
     /// Enqueues zeros where the keys of a batch are counted and tiles tell each other of them:
     /// before the keys are written.
     pub(crate) fn clear(&self, stream: &CudaStream) {
-        stream.fill_bytes(self.at.tickets, 0, self.at.cleared_bytes);
+        stream.fill_bytes(self.at.taken, 0, self.at.cleared_bytes);
     }
 
     /// Where keys and values go before the sort.
@@ -302,7 +302,7 @@ impl Sorted {
                 values_out: self.at.passed_values[to],
                 histograms: self.at.histograms,
                 states: self.at.states.offset(4 * pass as usize * num_tiles * DIGITS),
-                tickets: self.at.tickets.offset(4 * pass as usize),
+                taken: self.at.taken.offset(4 * pass as usize),
                 stride: num_entries.1,
                 num_tiles: num_tiles as u32,
                 num_passes: self.num_passes,
@@ -327,7 +327,7 @@ impl Sorted {
             num_entries: num_entries.0,
             keys: self.at.keys,
             tiles: self.at.tiles,
-            tickets: self.at.tickets.offset(4 * self.num_passes as usize),
+            taken: self.at.taken.offset(4 * self.num_passes as usize),
             chunk_starts,
             chunk_ends,
             long_starts,

@@ -57,7 +57,7 @@ __device__ __forceinline__ void add_counts(const u32 (&counts)[MOST_PASSES * DIG
   __syncthreads();
   for (u32 i = threadIdx.x; i < digits.passes * DIGITS; i += BLOCK) {
     if (counts[i] != 0) {
-      atomicAdd(&of_table[i], counts[i]);
+      atomicAdd(&of_table[i], (u32)counts[i]);
     }
   }
   // The next keys' counts are cleared.

@@ -84,9 +84,9 @@ struct ChunksArgs {
   const u32* tile_tables;
   const u32* num_entries;
   const u32* keys;
-  // Tiles: what starts in each; and the tickets taken. Zeros before.
+  // Tiles: what starts in each; and how many blocks have taken. Zeros before.
   u64* tiles;
-  u32* tickets;
+  u32* taken;
   u32* chunk_starts;
   // Of a chunk of a long segment, the number of the segment.
   u32* chunk_ends;
@@ -265,9 +265,9 @@ __device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& 
 }
 
 // A tile counts what begins in it, publishes that, and writes it after what begins in the tiles
-// before. Tiles are taken by ticket, so that none waits for one that has not begun.
+// before.
 extern "C" __global__ void __launch_bounds__(BLOCK, 3) find_chunks(const ChunksArgs a) {
-  for (u32 tile = next_ticket(a.tickets); tile < a.num_tiles; tile = next_ticket(a.tickets)) {
+  for (u32 tile = take_tile(a.taken); tile < a.num_tiles; tile = take_tile(a.taken)) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
     const u32 count = a.num_entries[index * a.stride];

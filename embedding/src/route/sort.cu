@@ -3,10 +3,10 @@
 //
 // Where a tile's keys of a digit go is known from the counts of digits of the whole table, which
 // those who write keys have made, and from the tiles before: a tile publishes its counts, then adds
-// up what those before it have published, back to the first one that knows all before itself. Tiles
-// are taken by ticket, so that none waits for one that has not begun. A tile ranks its keys among
-// equal digits, sorts them in shared memory and writes runs of equal digits. Ranks go by place and
-// never by who came first, so the result is the same for any schedule.
+// up what those before it have published, back to the first one that knows all before itself. Blocks
+// take tiles in rising order, so that none waits for one that has not begun. A tile ranks its keys
+// among equal digits, sorts them in shared memory and writes runs of equal digits. Ranks go by place
+// and never by who came first, so the result is the same for any schedule.
 
 #define ITEMS (TILE / BLOCK)
 
@@ -28,9 +28,9 @@ struct SortArgs {
   u32* values_out;
   // Tables × passes × DIGITS.
   const u32* histograms;
-  // Of this pass: tiles × DIGITS, and the tickets taken. Zeros before.
+  // Of this pass: tiles × DIGITS, and how many tiles blocks have taken. Zeros before.
   u32* states;
-  u32* tickets;
+  u32* taken;
   u32 stride;
   u32 num_tiles;
   u32 num_passes;
@@ -178,7 +178,7 @@ __device__ __forceinline__ void sort_tile(const SortArgs& a, const TilePass& pas
 
 extern "C" __global__ void __launch_bounds__(BLOCK) sort_pass(const SortArgs a) {
   __shared__ SortShared shared;
-  for (u32 tile = next_ticket(a.tickets); tile < a.num_tiles; tile = next_ticket(a.tickets)) {
+  for (u32 tile = take_tile(a.taken); tile < a.num_tiles; tile = take_tile(a.taken)) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
     const Digits digits = digits_of(table);

@@ -16,8 +16,8 @@ kernel_args! {
     #[derive(Default)]
     struct UpdateArgs {
         tables, tile_tables, staged, chunk_starts, chunk_ends, long_starts, long_ends, kept_sums,
-        ended_runs, totals, keys, values, samples, gradients, partials, row_numbers, destinations, to_owners, frequent,
-        device_step: DevicePtr;
+        ended_runs, totals, keys, values, samples, gradients, partials, row_numbers, destinations,
+        to_owners, frequent, device_step: DevicePtr;
         stride, partial_stride: u64;
         step: DeviceStep;
         constants: OptimizerConstants;

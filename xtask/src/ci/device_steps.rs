@@ -143,8 +143,8 @@ const WATCHED: &[Watched] = &[
     Watched {
         package: "headlong-embedding",
         program: "headlong_embedding",
-        filters: &["init::tests::cuda_tests"],
-        kernels: &["embedding/src/init/init.cu"],
+        filters: &["init::tests::cuda_tests", "tiles_wait_for"],
+        kernels: &["embedding/src/init/init.cu", "embedding/src/route/cuda/look_back.cu"],
     },
     Watched {
         package: "headlong-embedding",
