@@ -47,8 +47,8 @@ static __device__ __forceinline__ u32 exclusive_max(u32 value) {
   return before;
 }
 
-// The next tile that no block has taken, for the whole block. Blocks that have taken lower ones have
-// begun, so that this one may wait for them.
+// The next tile that no block has taken, for the whole block. Blocks that have taken lower ones
+// have begun, so that this one may wait for them.
 static __device__ __forceinline__ u32 take_tile(u32* counter) {
   __shared__ u32 tile;
   // Readers of the last one are done with it, and with the block's other shared memory.

@@ -3,10 +3,10 @@
 //
 // Where a tile's keys of a digit go is known from the counts of digits of the whole table, which
 // those who write keys have made, and from the tiles before: a tile publishes its counts, then adds
-// up what those before it have published, back to the first one that knows all before itself. Blocks
-// take tiles in rising order, so that none waits for one that has not begun. A tile ranks its keys
-// among equal digits, sorts them in shared memory and writes runs of equal digits. Ranks go by place
-// and never by who came first, so the result is the same for any schedule.
+// up what those before it have published, back to the first one that knows all before itself.
+// Blocks take tiles in rising order, so that none waits for one that has not begun. A tile ranks
+// its keys among equal digits, sorts them in shared memory and writes runs of equal digits. Ranks
+// go by place and never by who came first, so the result is the same for any schedule.
 
 #define ITEMS (TILE / BLOCK)
 
