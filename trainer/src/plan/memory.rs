@@ -25,7 +25,10 @@ const MAP_ENTRY_BYTES: u64 = 37;
 /// Bytes of one looked-up row in a routing plan: keys twice for sorting, unique rows, samples,
 /// starts.
 const ROUTE_ENTRY_BYTES: u64 = 32;
-/// The same for each id of bags of several: positions, samples and weights.
+/// On a device, for each of them and each row that a rank is asked for: counts of digits and of
+/// sums, and what tiles of entries publish.
+const TILE_ENTRY_BYTES: u64 = 2;
+/// As `ROUTE_ENTRY_BYTES`, for each id of bags of several: positions, samples and weights.
 const BAG_ENTRY_BYTES: u64 = 12;
 /// Among several ranks, bytes for each id besides: places, owners, what is asked for.
 const REQUEST_BYTES: u64 = 40;
@@ -142,8 +145,7 @@ impl Lookups {
         for (column, table) in tables.iter().enumerate() {
             let of_sample = config.max_ids_per_sample(column);
             let ids = Count::from(samples) * of_sample;
-            let of_bag = if of_sample > 1 { BAG_ENTRY_BYTES } else { 0 };
-            route += ids * (ROUTE_ENTRY_BYTES + of_bag) + Count::from(samples) * 4_u64;
+            route += ids * entry_bytes(of_sample, sharing) + Count::from(samples) * 4_u64;
             if ranks == 1 {
                 continue;
             }
@@ -168,7 +170,7 @@ impl Lookups {
             for hop in &hops {
                 let asked = hop.rows(&of_tables[column], bounded) * hop.peers;
                 vectors += asked * table.dim * 2_u64;
-                route += asked * ASKED_BYTES;
+                route += asked * (ASKED_BYTES + TILE_ENTRY_BYTES);
             }
         }
         let (frequent, places) =
@@ -192,6 +194,12 @@ impl Lookups {
             route_bytes: route * BATCH_SLOTS + Count::from(places) * PLACE_BYTES,
         }
     }
+}
+
+/// Bytes in a routing plan for each id, of a table with at most so many in a bag.
+fn entry_bytes(ids_per_sample: usize, sharing: &Sharing) -> u64 {
+    let of_bag = if ids_per_sample > 1 { BAG_ENTRY_BYTES } else { 0 };
+    ROUTE_ENTRY_BYTES + of_bag + if sharing.on_device { TILE_ENTRY_BYTES } else { 0 }
 }
 
 /// Bytes of one element of a vector on its way.
