@@ -10,7 +10,7 @@
 //!
 //! Counts never leave the device: grids are fixed, trip counts are read there. No atomics on
 //! numbers, so the same inputs give the same bits. Tiles of the sort learn from those before them
-//! where they write; a row's last partial sum is followed by the sum of all of them.
+//! where they write.
 //!
 //! **Sums.** A row's gradients are added in entry order within chunks of 32 entries counted from
 //! the row's first; the sums of chunks are added in eight runs of neighbours, then the runs in

@@ -27,9 +27,10 @@
 
 // Entries of a chunk: what one group of lanes sums.
 #define CHUNK 32u
-// Mark of a chunk, next to its first entry: its row has several chunks.
+// Marks of a chunk, next to its first entry: its row has several chunks; it is the first of them.
 #define CHUNK_OF_LONG 0x80000000u
-#define CHUNK_ENTRY 0x7fffffffu
+#define CHUNK_OF_START 0x40000000u
+#define CHUNK_ENTRY 0x3fffffffu
 
 // Of a table.
 #define POOLING_MEAN 1u

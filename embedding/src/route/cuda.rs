@@ -49,7 +49,7 @@ kernel_args! {
 
     struct ChunksArgs {
         tables, tile_tables, num_entries, keys, tiles, taken, chunk_starts, chunk_ends,
-        long_starts, long_ends, row_numbers, row_starts, totals: DevicePtr;
+        long_firsts, long_ends, row_numbers, row_starts, totals: DevicePtr;
         stride, num_tiles: u32;
         // 0: each entry of an infrequent row is a row of its own.
         merges, chunk: u32;
@@ -78,6 +78,8 @@ pub(crate) struct Sorted {
     merges: bool,
     /// Entries of a chunk.
     chunk: usize,
+    /// Whether rows may have several.
+    has_longs: bool,
 }
 
 /// Where the lists are.
@@ -94,22 +96,18 @@ pub(crate) struct SortedPlaces {
     pub(crate) samples: DevicePtr,
     /// Numbers of tiles that blocks have taken, pass by pass, and in the search for chunks; then
     /// how often each digit occurs in each table; then what tiles publish, of the sort and of that
-    /// search; then counts of sums. Zeros, so many bytes, before a batch.
+    /// search. Zeros, so many bytes, before a batch.
     taken: DevicePtr,
     pub(crate) histograms: DevicePtr,
     states: DevicePtr,
     tiles: DevicePtr,
     cleared_bytes: usize,
-    /// First entries of chunks, with marks, and their ends; of those of long rows, whose row it is.
+    /// First entries of chunks, with marks, and their ends.
     pub(crate) chunk_starts: DevicePtr,
     pub(crate) chunk_ends: DevicePtr,
-    /// First entries of long rows, and those after their last.
-    pub(crate) long_starts: DevicePtr,
+    /// First chunks of long rows, and the chunks after their last.
+    pub(crate) long_firsts: DevicePtr,
     pub(crate) long_ends: DevicePtr,
-    /// While a long row's sums are added up: how many of each run have been kept, and how many runs
-    /// have been added up. Zeros before a batch, and after each update.
-    pub(crate) kept_sums: DevicePtr,
-    pub(crate) ended_runs: DevicePtr,
     /// The number of each sorted entry's row, and the first entry of each row; null where rows are
     /// not numbered.
     pub(crate) row_numbers: DevicePtr,
@@ -130,7 +128,6 @@ impl SortedPlaces {
         let taken = take(num_passes + 1);
         let histograms = take(layout.tables.len() * num_passes * DIGITS);
         let [states, tiles] = [take(num_passes * tiles * DIGITS), take(2 * tiles)];
-        let [kept_sums, ended_runs] = [take(2 * longs), take(longs)];
         let samples = take(entries);
         let cleared_bytes = (samples.0 - taken.0) as usize;
         let [passed_keys, passed_values] = [(); 2].map(|()| [take(entries), take(entries)]);
@@ -147,12 +144,10 @@ impl SortedPlaces {
             histograms,
             states,
             tiles,
-            kept_sums,
-            ended_runs,
             cleared_bytes,
             chunk_starts: take(entries),
             chunk_ends: take(entries),
-            long_starts: take(longs),
+            long_firsts: take(longs),
             long_ends: take(longs),
             row_numbers,
             row_starts,
@@ -181,6 +176,7 @@ impl Sorted {
             num_passes: passes(key_bits),
             merges: true,
             chunk: CHUNK,
+            has_longs: true,
         })
     }
 
@@ -192,7 +188,7 @@ impl Sorted {
 
     /// The same where each of so many sources has a row once: no row has several chunks.
     pub(crate) fn of_sources(self, sources: usize) -> Self {
-        Self { chunk: sources.next_power_of_two().max(CHUNK), ..self }
+        Self { chunk: sources.next_power_of_two().max(CHUNK), has_longs: false, ..self }
     }
 
     /// The rows of table `table`, each once, rising, and how many they are.
@@ -231,9 +227,10 @@ impl Sorted {
         Launch::new(self.layout.num_tiles as u32, BLOCK)
     }
 
-    /// Most chunks.
-    pub(crate) fn most_chunks(&self) -> usize {
-        self.layout.num_entries()
+    /// Most chunks and long rows.
+    pub(crate) fn most(&self) -> (usize, usize) {
+        let entries = self.layout.num_entries();
+        (entries, if self.has_longs { entries / CHUNK } else { 0 })
     }
 
     /// Enqueues the keys of a staged batch and their sort; values are positions.
@@ -320,7 +317,7 @@ impl Sorted {
         tables: &DeviceTables,
         num_entries: (DevicePtr, u32),
     ) {
-        let SortedPlaces { chunk_starts, chunk_ends, long_starts, long_ends, .. } = self.at;
+        let SortedPlaces { chunk_starts, chunk_ends, long_firsts, long_ends, .. } = self.at;
         let args = ChunksArgs {
             tables: tables.tables(),
             tile_tables: tables.tile_tables(),
@@ -330,7 +327,7 @@ impl Sorted {
             taken: self.at.taken.offset(4 * self.num_passes as usize),
             chunk_starts,
             chunk_ends,
-            long_starts,
+            long_firsts,
             long_ends,
             row_numbers: self.at.row_numbers,
             row_starts: self.at.row_starts,

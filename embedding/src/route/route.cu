@@ -88,10 +88,9 @@ struct ChunksArgs {
   u64* tiles;
   u32* taken;
   u32* chunk_starts;
-  // Of a chunk of a long segment, the number of the segment.
   u32* chunk_ends;
-  // For each long segment, its first entry, and the one after its last.
-  u32* long_starts;
+  // For each long segment, its first chunk, and the one after its last.
+  u32* long_firsts;
   u32* long_ends;
   // For each sorted entry the number of its segment among those of all tables; null where it is
   // not needed.
@@ -241,19 +240,17 @@ __device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& 
     const u32 number = before.longs + marks_up_to(marks.long_starts, bit) - 1;
     const bool is_long = (marks.longs & bit) != 0, starts = (marks.row_starts & bit) != 0;
     if ((marks.chunk_starts & bit) != 0) {
-      a.chunk_starts[chunk] = (entry + j) | (is_long ? CHUNK_OF_LONG : 0);
+      a.chunk_starts[chunk] =
+          (entry + j) | (is_long ? CHUNK_OF_LONG : 0) | (starts ? CHUNK_OF_START : 0);
     }
-    if ((marks.chunk_starts & bit) != 0 && is_long) {
-      a.chunk_ends[chunk] = number;
-    }
-    if ((marks.chunk_lasts & bit) != 0 && !is_long) {
+    if ((marks.chunk_lasts & bit) != 0) {
       a.chunk_ends[chunk] = entry + j + 1;
     }
     if (is_long && starts) {
-      a.long_starts[number] = entry + j;
+      a.long_firsts[number] = chunk;
     }
     if (is_long && (marks.row_lasts & bit) != 0) {
-      a.long_ends[number] = entry + j + 1;
+      a.long_ends[number] = chunk + 1;
     }
     if (a.row_starts != nullptr && starts) {
       a.row_starts[row] = entry + j;

@@ -1,4 +1,4 @@
-//! Update on a device: chunks of rows, and the rows of several chunks with the last of them.
+//! Update on a device: chunks of rows, then the rows of several chunks.
 
 use crate::cuda::layout::{BLOCK, WARPS};
 use crate::cuda::{CudaStep, Instance, UPDATE_TEXT};
@@ -15,9 +15,9 @@ pub(crate) static UPDATE: Source = Source { name: "embedding/update", text: UPDA
 kernel_args! {
     #[derive(Default)]
     struct UpdateArgs {
-        tables, tile_tables, staged, chunk_starts, chunk_ends, long_starts, long_ends, kept_sums,
-        ended_runs, totals, keys, values, samples, gradients, partials, row_numbers, destinations,
-        to_owners, frequent, device_step: DevicePtr;
+        tables, tile_tables, staged, chunk_starts, chunk_ends, long_firsts, long_ends, totals, keys,
+        values, samples, gradients, partials, row_numbers, destinations, to_owners, frequent,
+        device_step: DevicePtr;
         stride, partial_stride: u64;
         step: DeviceStep;
         constants: OptimizerConstants;
@@ -131,10 +131,8 @@ impl Update<'_> {
             staged,
             chunk_starts: found.chunk_starts,
             chunk_ends: found.chunk_ends,
-            long_starts: found.long_starts,
+            long_firsts: found.long_firsts,
             long_ends: found.long_ends,
-            kept_sums: found.kept_sums,
-            ended_runs: found.ended_runs,
             totals: found.num_found,
             keys: found.keys,
             values: found.values,
@@ -170,10 +168,14 @@ pub(crate) fn update(stream: &CudaStream, instance: Instance, update: &Update) {
         Sink::Write { slots, frequent, .. } => (Into::Slots(*slots), frequent.1),
     };
     let defines = defines(instance, dtype, packed, into, frequent);
-    // A warp takes eight chunks at a time.
-    let blocks = update.sorted.most_chunks().div_ceil(8 * WARPS);
-    let shape = Launch::new(blocks as u32, BLOCK);
-    stream.run_resident(&UPDATE, &defines, "update_chunks", shape, &update.args());
+    let (args, (most_chunks, most_longs)) = (update.args(), update.sorted.most());
+    // A warp takes eight chunks at a time, a block one long row.
+    let chunks = Launch::new(most_chunks.div_ceil(8 * WARPS) as u32, BLOCK);
+    stream.run_resident(&UPDATE, &defines, "update_chunks", chunks, &args);
+    if most_longs > 0 {
+        let longs = Launch::new(most_longs as u32, BLOCK);
+        stream.run_resident(&UPDATE, &defines, "update_longs", longs, &args);
+    }
 }
 
 /// Enqueues the steps of frequent rows, from the block that all ranks have added up; `shape` is

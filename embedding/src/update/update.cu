@@ -2,10 +2,9 @@
 // optimiser on the row.
 //
 // Rows' entries are cut into chunks of at most 32 (what ranks send, as many as there are ranks),
-// counted from the row's first. A group of lanes sums a chunk, entry after entry; of a row with one
-// chunk it takes the step at once, else it keeps the partial sum. These are added in eight runs of
-// neighbours, then the runs, each in order: a run by the group that keeps the last of its sums, all
-// runs by the group that adds up the last of them. Bits do not depend on which groups those are.
+// counted from the row's first. `update_chunks`: a group of lanes sums a chunk, entry after entry;
+// of a row with one chunk it takes the step at once, else it keeps the partial sum. `update_longs`:
+// a block adds the partial sums of one row: eight runs of neighbours, then the runs, each in order.
 // Every row is written once.
 
 // What gradients come as: 0 those of pooled vectors, by sample; 1 rows, by the element at which
@@ -50,15 +49,9 @@ struct UpdateArgs {
   const u32* tile_tables;
   const u32* staged;
   const u32* chunk_starts;
-  // Of a chunk of a long row, the number of the row.
   const u32* chunk_ends;
-  // Entries of long rows.
-  const u32* long_starts;
+  const u32* long_firsts;
   const u32* long_ends;
-  // Partial sums of a run that have been kept, at its first one; runs of a long row that have been
-  // added up. Zeros before and after.
-  u32* kept_sums;
-  u32* ended_runs;
   // Chunks, long rows, rows.
   const u32* totals;
   const u32* keys;
@@ -95,25 +88,6 @@ struct Chunk {
   u32 end;
   u32 table;
   u32 row;
-};
-
-// A row of several chunks.
-struct LongRow {
-  u32 number;
-  u32 begin;
-  u32 chunks;
-
-  // The first chunk of run `run`, which may have none.
-  __device__ __forceinline__ u32 first_of(u32 run) const { return chunks * run / RUNS; }
-  // The run of chunk `chunk`.
-  __device__ __forceinline__ u32 run_of(u32 chunk) const {
-    return (RUNS * (chunk + 1) - 1) / chunks;
-  }
-  // Where the partial sum of a chunk lies: two places for every CHUNK entries. Of two chunks of
-  // long rows that start within so many entries, one ends its row and the other starts the next.
-  __device__ __forceinline__ u64 place_of(u32 chunk) const {
-    return static_cast<u64>((begin + chunk * CHUNK) / CHUNK) * 2 + (chunk == 0 ? 1 : 0);
-  }
 };
 
 // What an entry's gradient is multiplied with: one over the length of its bag, or its weight.
@@ -366,6 +340,12 @@ __device__ __forceinline__ DeviceStep this_step(const UpdateArgs& a) {
   return a.device_step != nullptr ? *a.device_step : a.step;
 }
 
+// Where the partial sum of a chunk lies: two places for every CHUNK entries. Of two chunks of long
+// rows that start within so many entries, one ends its row and the other starts the next.
+__device__ __forceinline__ u64 partial_of(u32 begin, bool starts_row) {
+  return static_cast<u64>(begin / CHUNK) * 2 + (starts_row ? 1 : 0);
+}
+
 // Whether the whole row's gradient is needed before its first strip's step.
 #define NEEDS_MEAN (SINK == 0 && HL_OPTIMIZER == HL_ROWWISE_ADAGRAD)
 
@@ -386,94 +366,31 @@ __device__ __forceinline__ float mean_over_strips(u32 dim, const Row& gradient, 
 #endif
 }
 
-// Whether this group is the last of `all` to come here. What the others have written by then is
-// seen by it. The counter is 0 before the first and after the last.
-__device__ __forceinline__ bool is_last_of(u32* counter, u32 all) {
-  u32 before = 0;
-  // All lanes have written.
-  __syncwarp(group_mask());
-  if (threadIdx.x % LANES == 0) {
-    __threadfence();
-    before = atomicAdd(counter, 1u);
-    __threadfence();
-    if (before + 1 == all) {
-      store_relaxed(counter, 0);
-    }
-  }
-  before = __shfl_sync(group_mask(), before, 0, LANES);
-  // No lane reads before the fence.
-  __syncwarp(group_mask());
-  return before + 1 == all;
-}
-
-// The partial sums of chunks `first .. last`, added in order.
-__device__ __forceinline__ Row sum_partials(const UpdateArgs& a, const LongRow& row, u32 first,
-                                            u32 last, u32 columns, u32 strip) {
-  Row sum = zeros();
-#pragma unroll 4
-  for (u32 chunk = first; chunk < last; chunk++) {
-    const u64 at = row.place_of(chunk) * a.partial_stride + strip * STRIP;
-    add(sum, load_strip<0>(a.partials, at, columns));
-  }
-  return sum;
-}
-
-// The sums of runs, which lie where those of their first chunks did, added in order.
-__device__ __forceinline__ Row sum_runs(const UpdateArgs& a, const LongRow& row, u32 columns,
-                                        u32 strip) {
-  Row sum = zeros();
-  for (u32 run = 0; run < RUNS; run++) {
-    const u32 first = row.first_of(run), is_empty = first == row.first_of(run + 1);
-    add(sum, is_empty ? zeros() : sum_partials(a, row, first, first + 1, columns, strip));
-  }
-  return sum;
-}
-
-// Keeps the sum of a chunk of a long row, and adds up its run where that was the last of it.
-// Whether the whole row is then left to this group.
-__device__ __forceinline__ bool keep_partial(const UpdateArgs& a, const Table& table, u32 dim,
-                                             const Chunk& chunk, const LongRow& row) {
-  const u32 index = (chunk.begin - row.begin) / CHUNK, run = row.run_of(index);
-  const u32 first = row.first_of(run), last = row.first_of(run + 1);
-  for (u32 strip = 0; strip < num_strips(dim); strip++) {
-    const Row sum = sum_entries(a, table, chunk, dim - strip * STRIP, strip);
-    const u64 to = row.place_of(index) * a.partial_stride + strip * STRIP;
-    store_strip<0>(sum, a.partials, to, dim - strip * STRIP);
-  }
-  if (!is_last_of(a.kept_sums + row.place_of(first), last - first)) {
-    return false;
-  }
-  for (u32 strip = 0; strip < num_strips(dim); strip++) {
-    const Row sum = sum_partials(a, row, first, last, dim - strip * STRIP, strip);
-    const u64 to = row.place_of(first) * a.partial_stride + strip * STRIP;
-    store_strip<0>(sum, a.partials, to, dim - strip * STRIP);
-  }
-  return is_last_of(a.ended_runs + row.number, row.chunks < RUNS ? row.chunks : RUNS);
-}
-
-// A chunk that is a whole row, or one of the row `number` of those that have several.
-__device__ __forceinline__ void update_chunk(const UpdateArgs& a, const DeviceStep& step,
-                                             const Chunk& chunk, bool is_long, u32 number) {
+// A chunk that is a whole row.
+__device__ __forceinline__ void update_row(const UpdateArgs& a, const DeviceStep& step,
+                                           const Chunk& chunk) {
   const Table table = a.tables[chunk.table];
   const u32 dim = DIM == 0 ? table.dim : DIM;
-  LongRow row = {number, 0, 0};
-  if (is_long) {
-    row.begin = a.long_starts[number];
-    row.chunks = (a.long_ends[number] - row.begin + CHUNK - 1) / CHUNK;
-    if (!keep_partial(a, table, dim, chunk, row)) {
-      return;
-    }
-  }
   const auto strip_of = [&](u32 strip) {
-    const u32 columns = dim - strip * STRIP;
-    return is_long ? sum_runs(a, row, columns, strip)
-                   : sum_entries(a, table, chunk, columns, strip);
+    return sum_entries(a, table, chunk, dim - strip * STRIP, strip);
   };
   Row gradient = strip_of(0);
   const float mean = mean_over_strips(dim, gradient, strip_of);
   for (u32 strip = 0; strip < num_strips(dim); strip++) {
     gradient = strip == 0 ? gradient : strip_of(strip);
     finish_strip(a, step, table, chunk, dim, strip, gradient, mean);
+  }
+}
+
+// A chunk of a row that has several.
+__device__ __forceinline__ void keep_partial(const UpdateArgs& a, const Chunk& chunk,
+                                             bool starts_row) {
+  const Table table = a.tables[chunk.table];
+  const u32 dim = DIM == 0 ? table.dim : DIM;
+  for (u32 strip = 0; strip < num_strips(dim); strip++) {
+    const Row sum = sum_entries(a, table, chunk, dim - strip * STRIP, strip);
+    const u64 to = partial_of(chunk.begin, starts_row) * a.partial_stride + strip * STRIP;
+    store_strip<0>(sum, a.partials, to, dim - strip * STRIP);
   }
 }
 
@@ -522,31 +439,102 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_chunks(cons
   for (u32 base = (blockIdx.x * WARPS + threadIdx.x / 32) * CHUNKS_AT_ONCE; base < num_chunks;
        base += num_warps * CHUNKS_AT_ONCE) {
     Chunk mine = {0, 0, 0, 0};
-    bool is_long = false;
-    u32 number = 0;
     if (lane < CHUNKS_AT_ONCE && base + lane < num_chunks) {
-      const u32 begin = a.chunk_starts[base + lane];
-      is_long = (begin & CHUNK_OF_LONG) != 0;
-      number = a.chunk_ends[base + lane];
-      mine.begin = begin & CHUNK_ENTRY;
-      mine.end = is_long ? min(mine.begin + CHUNK, a.long_ends[number]) : number;
-      mine.table = a.tile_tables[mine.begin >> TILE_LOG2];
-      mine.row = a.keys[mine.begin];
+      mine.begin = a.chunk_starts[base + lane];
+      mine.end = a.chunk_ends[base + lane];
+      mine.table = a.tile_tables[(mine.begin & CHUNK_ENTRY) >> TILE_LOG2];
+      mine.row = a.keys[mine.begin & CHUNK_ENTRY];
     }
     if constexpr (DIM != 0) {
-      prefetch_chunk(a, mine, !is_long);
+      const Chunk chunk = {mine.begin & CHUNK_ENTRY, mine.end, mine.table, mine.row};
+      prefetch_chunk(a, chunk, (mine.begin & CHUNK_OF_LONG) == 0);
     }
-    const u32 longs = __ballot_sync(ALL_LANES, is_long);
     for (u32 k = 0; k < CHUNKS_AT_ONCE; k += GROUPS) {
       const u32 source = (k + group) % 32;
+      const u32 begin = __shfl_sync(ALL_LANES, mine.begin, source);
       Chunk chunk;
-      chunk.begin = __shfl_sync(ALL_LANES, mine.begin, source);
+      chunk.begin = begin & CHUNK_ENTRY;
       chunk.end = __shfl_sync(ALL_LANES, mine.end, source);
       chunk.table = __shfl_sync(ALL_LANES, mine.table, source);
       chunk.row = __shfl_sync(ALL_LANES, mine.row, source);
-      const u32 number_of_long = __shfl_sync(ALL_LANES, number, source);
-      if (k + group < CHUNKS_AT_ONCE && base + k + group < num_chunks) {
-        update_chunk(a, step, chunk, (longs >> source & 1) != 0, number_of_long);
+      if (k + group >= CHUNKS_AT_ONCE || base + k + group >= num_chunks) {
+        continue;
+      }
+      if ((begin & CHUNK_OF_LONG) == 0) {
+        update_row(a, step, chunk);
+      } else {
+        keep_partial(a, chunk, (begin & CHUNK_OF_START) != 0);
+      }
+    }
+  }
+}
+
+// The partial sums of chunks `first .. last` (of `all` of the row), added in order.
+__device__ __forceinline__ Row sum_partials(const UpdateArgs& a, u32 begin, u32 first, u32 last,
+                                            u32 columns, u32 strip) {
+  Row sum = zeros();
+#pragma unroll 4
+  for (u32 chunk = first; chunk < last; chunk++) {
+    const u64 partial = partial_of(begin + chunk * CHUNK, chunk == 0);
+    add(sum, load_strip<0, true>(a.partials, partial * a.partial_stride + strip * STRIP, columns));
+  }
+  return sum;
+}
+
+// One long row at a time: each of the first RUNS groups adds a run, then the first group adds the
+// runs.
+__device__ __forceinline__ Row sum_long(const UpdateArgs& a, float* runs, u32 begin, u32 chunks,
+                                        u32 columns, u32 strip) {
+  const u32 group = threadIdx.x / LANES;
+  // The last strip's readers are done.
+  __syncthreads();
+  for (u32 run = group; run < RUNS; run += BLOCK / LANES) {
+    const u32 first = chunks * run / RUNS, last = chunks * (run + 1) / RUNS;
+    store_strip<0>(sum_partials(a, begin, first, last, columns, strip), runs, run * STRIP, STRIP);
+  }
+  __syncthreads();
+  Row sum = zeros();
+  if (group == 0) {
+    for (u32 run = 0; run < RUNS; run++) {
+      add(sum, load_strip<0>(runs, run * STRIP, STRIP));
+    }
+  }
+  return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_longs(const UpdateArgs a) {
+  __shared__ __align__(16) float runs[RUNS * STRIP];
+  const u32 num_longs = a.totals[1];
+  const DeviceStep step = this_step(a);
+  if (step.skip != 0) {
+    return;
+  }
+  for (u32 number = blockIdx.x; number < num_longs; number += gridDim.x) {
+    const u32 first = a.long_firsts[number], chunks = a.long_ends[number] - first;
+    Chunk chunk;
+    chunk.begin = a.chunk_starts[first] & CHUNK_ENTRY;
+    chunk.end = chunk.begin;
+    chunk.table = a.tile_tables[chunk.begin >> TILE_LOG2];
+    chunk.row = a.keys[chunk.begin];
+    const Table table = a.tables[chunk.table];
+    const u32 dim = DIM == 0 ? table.dim : DIM;
+    const auto strip_of = [&](u32 strip) {
+      return sum_long(a, runs, chunk.begin, chunks, dim - strip * STRIP, strip);
+    };
+    Row gradient = strip_of(0);
+    // Note: all warps sum strips, for their barriers; only the first group has the sums and takes
+    // the step.
+    float mean = 0.0f;
+    if (DIM == 0 || threadIdx.x < LANES) {
+      mean = mean_over_strips(dim, gradient, strip_of);
+    }
+    if (DIM == 0 && NEEDS_MEAN) {
+      gradient = strip_of(0);
+    }
+    for (u32 strip = 0; strip < num_strips(dim); strip++) {
+      gradient = strip == 0 ? gradient : strip_of(strip);
+      if (threadIdx.x < LANES) {
+        finish_strip(a, step, table, chunk, dim, strip, gradient, mean);
       }
     }
   }

@@ -25,8 +25,8 @@ const MAP_ENTRY_BYTES: u64 = 37;
 /// Bytes of one looked-up row in a routing plan: keys twice for sorting, unique rows, samples,
 /// starts.
 const ROUTE_ENTRY_BYTES: u64 = 32;
-/// On a device, for each of them and each row that a rank is asked for: counts of digits and of
-/// sums, and what tiles of entries publish.
+/// On a device, for each of them and each row that a rank is asked for: what tiles of entries
+/// publish.
 const TILE_ENTRY_BYTES: u64 = 2;
 /// As `ROUTE_ENTRY_BYTES`, for each id of bags of several: positions, samples and weights.
 const BAG_ENTRY_BYTES: u64 = 12;

@@ -80,9 +80,9 @@ impl Tables {
         assert_eq!(self.words(at.num_found, 3), counts);
         assert!(self.words(at.chunk_starts, starts.len()) == starts, "starts of chunks");
         assert!(self.words(at.chunk_ends, ends.len()) == ends, "ends of chunks");
-        let [long_starts, long_ends] =
-            [at.long_starts, at.long_ends].map(|list| self.words(list, longs.len()));
-        assert!(long_starts.into_iter().zip(long_ends).eq(longs), "long rows");
+        let [firsts, ends] =
+            [at.long_firsts, at.long_ends].map(|list| self.words(list, longs.len()));
+        assert!(firsts.into_iter().zip(ends).eq(longs), "long rows");
     }
 }
 
@@ -100,14 +100,14 @@ impl Chunks {
         let mut begin = first;
         for row in keys.chunk_by(|a, b| a == b) {
             let end = begin + row.len() as u32;
-            let is_long = row.len() > CHUNK;
+            let (is_long, first_chunk) = (row.len() > CHUNK, self.starts.len() as u32);
             for start in (begin..end).step_by(CHUNK) {
-                let mark = if is_long { 1 << 31 } else { 0 };
-                self.starts.push(start | mark);
-                self.ends.push(if is_long { self.longs.len() as u32 } else { end });
+                let marks = u32::from(is_long) << 31 | u32::from(start == begin) << 30;
+                self.starts.push(start | marks);
+                self.ends.push(end.min(start + CHUNK as u32));
             }
             if is_long {
-                self.longs.push((begin, end));
+                self.longs.push((first_chunk, self.starts.len() as u32));
             }
             self.rows += 1;
             begin = end;
