@@ -19,24 +19,19 @@ const EFFICIENCY: f64 = 0.9;
 const WAYS: f64 = 2.0;
 
 /// Kernels of the sparse and of the interaction's path: what a stage takes is theirs.
-const WATCHED: [&str; 11] = [
+const WATCHED: [&str; 8] = [
     "lookup",
     "update_chunks",
     "update_longs",
     "tensor_forward",
     "tensor_backward",
     "route_keys",
-    "sort_count",
-    "sort_scan",
-    "sort_scatter",
-    "chunks_count",
-    "chunks_write",
+    "sort_pass",
+    "find_chunks",
 ];
 
 /// Kernels that fall short today, what they reach at least, and why.
-const EXCEPTIONS: [(&str, f64, &str); 4] = [
-    ("chunks_count", 0.12, "a lane reads sixteen keys next to each other, one by one (`mark`)"),
-    ("chunks_write", 0.12, "the same; and what it writes lies where chunks of a lane begin"),
+const EXCEPTIONS: [(&str, f64, &str); 2] = [
     (
         "tensor_forward",
         0.49,
@@ -50,10 +45,9 @@ const EXCEPTIONS: [(&str, f64, &str); 4] = [
 ];
 
 /// The same for instructions on shared memory: ways on average.
-const CONFLICTS: [(&str, f64, &str); 3] = [
+const CONFLICTS: [(&str, f64, &str); 2] = [
     ("route_keys", 32.0, "a histogram by atomics: equal digits meet in one word"),
-    ("sort_count", 32.0, "a histogram by atomics: equal digits meet in one word"),
-    ("sort_scatter", 6.0, "where a key goes is what its digit says"),
+    ("sort_pass", 6.0, "where a key goes is what its digit says"),
 ];
 
 /// The meter's lines, by kernel.

@@ -138,16 +138,43 @@ __device__ __forceinline__ bool differ(u32 one, u32 other, u64 single) {
   return one != other || one >= single;
 }
 
-// Marks the ITEMS entries from `at` (counted in the table) on; `keys` are the table's, `count` how
-// many. All threads take part.
-__device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first, u32 at,
-                                      u64 single, u32 chunk) {
+// The sorted keys of a table, those of one tile in shared memory: read from there by each thread in
+// turn, they would be sixteen apart from lane to lane in the table. Behind each ITEMS a word is left
+// out, so that lanes that read their own meet in no bank.
+struct TileKeys {
+  const u32* table;
+  const u32* tile;
+  u32 tile_first;
+
+  __device__ __forceinline__ u32 at(u32 entry) const {
+    const u32 i = entry - tile_first;
+    return i < TILE ? tile[i + i / ITEMS] : table[entry];
+  }
+};
+
+__device__ __forceinline__ void load_tile(u32 (&tile)[TILE + TILE / ITEMS], const u32* table,
+                                          u32 count, u32 tile_first) {
+#pragma unroll
+  for (u32 j = 0; j < ITEMS; j++) {
+    const u32 i = j * BLOCK + threadIdx.x;
+    if (tile_first + i < count) {
+      tile[i + i / ITEMS] = table[tile_first + i];
+    }
+  }
+  __syncthreads();
+}
+
+// Marks the ITEMS entries from `at` (counted in the table) on; `count` is how many keys the table
+// has. All threads take part.
+__device__ __forceinline__ Marks mark(const TileKeys& keys, u32 count, u32 at, u64 single,
+                                      u32 chunk) {
+  const u32 tile_first = keys.tile_first;
   u32 mine[ITEMS];
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
-    mine[j] = at + j < count ? keys[at + j] : 0;
+    mine[j] = at + j < count ? keys.at(at + j) : 0;
   }
-  const u32 before = at > 0 && at < count ? keys[at - 1] : 0;
+  const u32 before = at > 0 && at < count ? keys.at(at - 1) : 0;
   // The last segment start among these entries, counted from 1 in the tile.
   u32 last_start = 0;
 #pragma unroll
@@ -162,17 +189,17 @@ __device__ __forceinline__ Marks mark(const u32* keys, u32 count, u32 tile_first
     return marks;
   }
   // Where no segment starts before these entries in the tile, theirs began in an earlier tile.
-  u32 start = start_before > 0 ? tile_first + start_before - 1 : lower_bound(keys, at + 1, mine[0]);
+  u32 start = start_before > 0 ? tile_first + start_before - 1 : lower_bound(keys.table, at + 1, mine[0]);
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
     const u32 entry = at + j;
     if (entry < count) {
       const bool starts = entry == 0 || differ(mine[j], j == 0 ? before : mine[j - 1], single);
-      const bool ends = entry + 1 == count || differ(keys[entry + 1], mine[j], single);
+      const bool ends = entry + 1 == count || differ(keys.at(entry + 1), mine[j], single);
       start = starts ? entry : start;
       const u32 offset = entry - start;
       const bool is_long = offset >= chunk ||
-                           (start + chunk < count && !differ(keys[start + chunk], mine[j], single));
+                           (start + chunk < count && !differ(keys.at(start + chunk), mine[j], single));
       const u32 bit = 1u << j;
       marks.row_starts |= starts ? bit : 0;
       marks.chunk_starts |= (offset & (chunk - 1)) == 0 ? bit : 0;
@@ -191,8 +218,11 @@ __device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const 
   // Entries of one bag at one owner are one in any case.
   const bool merges = a.merges != 0 || (table.flags & BAGS_TO_OWNERS) != 0;
   const u64 single = merges ? ~0ull : table.num_frequent;
-  return mark(a.keys + table.first_entry, count, first, first + threadIdx.x * ITEMS, single,
-              a.chunk);
+  __shared__ u32 tile_keys[TILE + TILE / ITEMS];
+  const u32* keys = a.keys + table.first_entry;
+  load_tile(tile_keys, keys, count, first);
+  const TileKeys loaded = {keys, tile_keys, first};
+  return mark(loaded, count, first + threadIdx.x * ITEMS, single, a.chunk);
 }
 
 // How many of each there are in a tile, or stand before something.

@@ -7,6 +7,7 @@ use crate::table::TableSpec;
 use headlong_device::JaggedRef;
 use headlong_device::cuda::Define;
 use headlong_device::cuda::testing::{bytes_of, device, layout_test, stream};
+use headlong_device::pool::Pool;
 use headlong_device::rng::CounterRng;
 
 #[test]
@@ -58,7 +59,7 @@ impl Tables {
         let bags = ids.iter().zip(&offsets);
         let bags: Vec<_> =
             bags.map(|(values, offsets)| JaggedRef { values, offsets: &offsets[..] }).collect();
-        self.staging.stage(&bags).unwrap();
+        self.staging.stage(&Pool::new(1), &bags, 0..1).unwrap();
         self.staging.copy(stream);
         self.sorted.route(stream, &self.tables, &self.staging, &self.flags);
         stream.synchronize().unwrap();

@@ -165,7 +165,7 @@ pub const EXPECTED: &[Expected] = &[
         grid: grid(16, UPDATE),
         ..NOTHING
     },
-    Expected { kernel: "embedding/route:sort_scatter", blocks: 2, grid: grid(4, ROUTE), ..NOTHING },
+    Expected { kernel: "embedding/route:sort_pass", blocks: 2, grid: grid(4, ROUTE), ..NOTHING },
     // Of the interaction, shared memory is asked for at the launch: not counted here.
     Expected {
         kernel: "mlp/dot-tensor:tensor_forward",
