@@ -194,13 +194,20 @@ HL_DEVICE void store4(float* to, f32x4 v) {
   *reinterpret_cast<f32x4*>(to) = v;
 #endif
 }
+// The same of four elements of 16 bits; the address is a multiple of 8.
+HL_DEVICE void store8(void* to, u16x4 v) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.v4.u16 [%0], {%1, %2, %3, %4};" ::"l"(to), "h"(v.x), "h"(v.y), "h"(v.z), "h"(v.w)
+               : "memory");
+#else
+  *static_cast<u16x4*>(to) = v;
+#endif
+}
 HL_DEVICE void store4(bf16* to, f32x4 v) {
-  const u16x4 bits{to_bf16(v.x).bits, to_bf16(v.y).bits, to_bf16(v.z).bits, to_bf16(v.w).bits};
-  *reinterpret_cast<u16x4*>(to) = bits;
+  store8(to, u16x4{to_bf16(v.x).bits, to_bf16(v.y).bits, to_bf16(v.z).bits, to_bf16(v.w).bits});
 }
 HL_DEVICE void store4(f16* to, f32x4 v) {
-  const u16x4 bits{to_f16(v.x).bits, to_f16(v.y).bits, to_f16(v.z).bits, to_f16(v.w).bits};
-  *reinterpret_cast<u16x4*>(to) = bits;
+  store8(to, u16x4{to_f16(v.x).bits, to_f16(v.y).bits, to_f16(v.z).bits, to_f16(v.w).bits});
 }
 // Sixteen bytes of anything; the address is a multiple of 16.
 HL_DEVICE u32x4 load16(const void* from) { return *static_cast<const u32x4*>(from); }
@@ -228,6 +235,37 @@ HL_DEVICE u32x2 fetch8(const void* from) {
   return v;
 #else
   return load8(from);
+#endif
+}
+
+// Sixteen bytes likewise, or eight, without a branch: so loads of several rows, each of its own
+// type, are on their way at a time. What is not read is of no meaning.
+HL_DEVICE u32x4 fetch16_or_8(const void* from, bool sixteen) {
+#ifdef __CUDA_ARCH__
+  u32x4 v;
+  asm("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t"
+      "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n\t"
+      "@!p ld.global.nc.v2.u32 {%0, %1}, [%4];\n\t}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(from), "r"(static_cast<u32>(sixteen)));
+  return v;
+#else
+  if (sixteen) return load16(from);
+  const u32x2 half = load8(from);
+  return u32x4{half.x, half.y, 0, 0};
+#endif
+}
+// Sixteen bytes or none.
+HL_DEVICE u32x4 fetch16_if(const void* from, bool there) {
+#ifdef __CUDA_ARCH__
+  u32x4 v;
+  asm("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t"
+      "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(from), "r"(static_cast<u32>(there)));
+  return v;
+#else
+  return there ? load16(from) : u32x4{0, 0, 0, 0};
 #endif
 }
 

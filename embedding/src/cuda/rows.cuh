@@ -118,6 +118,42 @@ __device__ __forceinline__ Strip strip_at(const void* base, u64 first, u32 colum
   return Strip{load_bits<TYPE, true>(base, first, columns), TYPE};
 }
 
+__device__ __forceinline__ void put_bits(float* to, const u32x4& four) {
+  to[0] = __uint_as_float(four.x), to[1] = __uint_as_float(four.y);
+  to[2] = __uint_as_float(four.z), to[3] = __uint_as_float(four.w);
+}
+
+// The same of a strip of type `type`, f32 or one of both: without branches, which each load would
+// be waited for behind.
+template <int ONE, int OTHER>
+__device__ __forceinline__ Strip strip_of(const void* base, u64 first, u32 type, u32 columns) {
+  if constexpr (ONE == 0 && OTHER == 0) {
+    return strip_at<0>(base, first, columns);
+  }
+  Strip strip;
+  strip.type = type;
+#pragma unroll
+  for (u32 v = 0; v < VECTORS; v++) {
+    const u32 column = column_of(v);
+    const char* from = static_cast<const char*>(base) + (first + column) * (type == 0 ? 4 : 2);
+    float* to = strip.row.x[v];
+    if constexpr (ELEMENTS == 1) {
+      u32 bits = 0;
+      if (column < columns) {
+        bits = type == 0 ? *reinterpret_cast<const u32*>(from)
+                         : *reinterpret_cast<const u16*>(from);
+      }
+      to[0] = __uint_as_float(bits);
+    } else if constexpr (ELEMENTS == 4) {
+      put_bits(to, fetch16_or_8(from, type == 0));
+    } else {
+      put_bits(to, fetch16(from));
+      put_bits(to + 4, fetch16_if(from + 16, type == 0));
+    }
+  }
+  return strip;
+}
+
 // Its numbers, where it is of f32 or of one of these types.
 template <int ONE, int OTHER>
 __device__ __forceinline__ Row numbers(Strip strip) {

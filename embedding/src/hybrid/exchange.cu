@@ -512,8 +512,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 3) owner_lookup(const Receiv
     const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
     const u64 at =
         static_cast<u64>(is_hidden ? entry - table.first_entry : row) * dim + strip * STRIP;
-    return is_hidden ? strip_at<0>(table.weights, at, dim - strip * STRIP)
-                     : strip_at<ROW_TYPE>(table.weights, at, dim - strip * STRIP);
+    return strip_of<ROW_TYPE, 0>(table.weights, at, is_hidden ? 0 : ROW_TYPE,
+                                 dim - strip * STRIP);
   });
 }
 

@@ -38,15 +38,16 @@ struct LookupArgs {
 // staging matrix.
 __device__ __forceinline__ Strip load_entry(const LookupArgs& a, const Table& table, u32 dim,
                                             u32 id, u32 strip) {
-  const u32 columns = dim - strip * STRIP;
+  const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
+  const u32 row = SOURCE == 1 ? id & ~IN_REPLICA : (is_hidden || id < table.rows ? id : 0);
+  const void* base = table.weights;
+  u64 first = static_cast<u64>(is_hidden ? id : row) * dim;
+  u32 type = is_hidden ? 0 : ROW_TYPE;
   if (SOURCE == 1 && (id & IN_REPLICA) == 0) {
-    return strip_at<SLOT_TYPE>(a.recv_rows, static_cast<u64>(id) + strip * STRIP, columns);
+    base = a.recv_rows, first = id, type = SLOT_TYPE;
   }
-  if ((table.flags & ROWS_HIDDEN) != 0) {
-    return strip_at<0>(table.weights, static_cast<u64>(id) * dim + strip * STRIP, columns);
-  }
-  const u32 row = SOURCE == 1 ? id & ~IN_REPLICA : (id < table.rows ? id : 0);
-  return strip_at<ROW_TYPE>(table.weights, static_cast<u64>(row) * dim + strip * STRIP, columns);
+  constexpr int RECEIVED = SOURCE == 1 ? SLOT_TYPE : 0;
+  return strip_of<ROW_TYPE, RECEIVED>(base, first + strip * STRIP, type, dim - strip * STRIP);
 }
 
 // Its numbers.
@@ -60,6 +61,8 @@ __device__ __forceinline__ void copy_rows(const LookupArgs& a, const Table& tabl
   const u32 group = threadIdx.x % 32 / LANES;
   for (u32 strip = 0; strip < num_strips(dim); strip++) {
     const u32 column = table.first_column + strip * STRIP;
+    // Note: unrolled, more rows would be on their way than registers are.
+#pragma unroll 1
     for (u32 k = 0; k < 32 / GROUPS; k += AT_ONCE) {
       Strip rows[AT_ONCE];
 #pragma unroll
@@ -87,6 +90,7 @@ __device__ __forceinline__ Row pool_bag(const LookupArgs& a, const Table& table,
                                         u32 strip) {
   const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
   Row sum = zeros();
+#pragma unroll 1
   for (u32 first = begin; first < end; first += AT_ONCE) {
     Strip rows[AT_ONCE];
 #pragma unroll
@@ -198,11 +202,20 @@ __device__ __forceinline__ void lookup_tables(const LookupArgs& a) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup(const LookupArgs a) {
+// Resident blocks: for sm_100 rows of two types take more registers than four leave.
+#if SOURCE == 1 && SLOT_TYPE != 0 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define RESIDENT 3
+#define RESIDENT_WITH_PARTS 2
+#else
+#define RESIDENT 4
+#define RESIDENT_WITH_PARTS 4
+#endif
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) lookup(const LookupArgs a) {
   lookup_tables<false>(a);
 }
 
 // A kernel of its own: the parts that wait would take registers from the other.
-extern "C" __global__ void __launch_bounds__(BLOCK, 4) lookup_parts(const LookupArgs a) {
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT_WITH_PARTS) lookup_parts(const LookupArgs a) {
   lookup_tables<true>(a);
 }

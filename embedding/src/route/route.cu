@@ -152,16 +152,35 @@ struct TileKeys {
   }
 };
 
-__device__ __forceinline__ void load_tile(u32 (&tile)[TILE + TILE / ITEMS], const u32* table,
-                                          u32 count, u32 tile_first) {
+// Words of shared memory for one of each entry of a tile, and one before.
+#define TILE_WORDS (TILE + TILE / ITEMS + 1)
+
+// The place of word `i` of a tile.
+__device__ __forceinline__ u32 place_of(u32 i) { return i + i / ITEMS; }
+
+__device__ __forceinline__ void load_tile(u32 (&tile)[TILE_WORDS], const u32* table, u32 count,
+                                          u32 tile_first) {
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
     const u32 i = j * BLOCK + threadIdx.x;
     if (tile_first + i < count) {
-      tile[i + i / ITEMS] = table[tile_first + i];
+      tile[place_of(i)] = table[tile_first + i];
     }
   }
   __syncthreads();
+}
+
+// Writes `count` words from `first` of a list on, but those that are 0: by lanes whose addresses
+// begin at a multiple of 128 bytes.
+__device__ __forceinline__ void write_words(u32* list, u32 first, u32 count,
+                                            const u32 (&words)[TILE_WORDS]) {
+  const u32 skew = first % 32;
+  for (u32 i = threadIdx.x; i < skew + count; i += BLOCK) {
+    const u32 word = i < skew ? 0 : words[place_of(i - skew)];
+    if (word != 0) {
+      list[first + i - skew] = word;
+    }
+  }
 }
 
 // Marks the ITEMS entries from `at` (counted in the table) on; `count` is how many keys the table
@@ -213,12 +232,11 @@ __device__ __forceinline__ Marks mark(const TileKeys& keys, u32 count, u32 at, u
 }
 
 __device__ __forceinline__ Marks mark_tile(const ChunksArgs& a, u32 tile, const Table& table,
-                                           u32 count) {
+                                           u32 count, u32 (&tile_keys)[TILE_WORDS]) {
   const u32 first = (tile - table.first_tile) * TILE;
   // Entries of one bag at one owner are one in any case.
   const bool merges = a.merges != 0 || (table.flags & BAGS_TO_OWNERS) != 0;
   const u64 single = merges ? ~0ull : table.num_frequent;
-  __shared__ u32 tile_keys[TILE + TILE / ITEMS];
   const u32* keys = a.keys + table.first_entry;
   load_tile(tile_keys, keys, count, first);
   const TileKeys loaded = {keys, tile_keys, first};
@@ -269,13 +287,6 @@ __device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& 
     const u32 row = before.rows + marks_up_to(marks.row_starts, bit) - 1;
     const u32 number = before.longs + marks_up_to(marks.long_starts, bit) - 1;
     const bool is_long = (marks.longs & bit) != 0, starts = (marks.row_starts & bit) != 0;
-    if ((marks.chunk_starts & bit) != 0) {
-      a.chunk_starts[chunk] =
-          (entry + j) | (is_long ? CHUNK_OF_LONG : 0) | (starts ? CHUNK_OF_START : 0);
-    }
-    if ((marks.chunk_lasts & bit) != 0) {
-      a.chunk_ends[chunk] = entry + j + 1;
-    }
     if (is_long && starts) {
       a.long_firsts[number] = chunk;
     }
@@ -291,14 +302,53 @@ __device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& 
   }
 }
 
+// The bounds of chunks, which lie next to each other: gathered in shared memory, so that they are
+// written whole sectors at a time. `first`: the chunks of the tiles before; `own`: of the tile's
+// threads before this one; `here`: of the tile.
+__device__ __forceinline__ void write_chunks(const ChunksArgs& a, const Marks& marks, u32 first,
+                                             u32 own, u32 here, u32 entry,
+                                             u32 (&words)[TILE_WORDS]) {
+#pragma unroll
+  for (u32 j = 0; j < ITEMS; j++) {
+    const u32 bit = 1u << j;
+    if ((marks.chunk_starts & bit) != 0) {
+      const u32 is_long = (marks.longs & bit) != 0 ? CHUNK_OF_LONG : 0;
+      const u32 starts = (marks.row_starts & bit) != 0 ? CHUNK_OF_START : 0;
+      words[place_of(own + marks_up_to(marks.chunk_starts, bit) - 1)] =
+          (entry + j) | is_long | starts;
+    }
+  }
+  __syncthreads();
+  write_words(a.chunk_starts, first, here, words);
+  __syncthreads();
+  // The first end may be that of a chunk that began in an earlier tile; the last chunk may end in
+  // a later one.
+  for (u32 i = threadIdx.x; i <= here; i += BLOCK) {
+    words[place_of(i)] = 0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (u32 j = 0; j < ITEMS; j++) {
+    const u32 bit = 1u << j;
+    if ((marks.chunk_lasts & bit) != 0) {
+      words[place_of(own + marks_up_to(marks.chunk_starts, bit))] = entry + j + 1;
+    }
+  }
+  __syncthreads();
+  // Note: word 0 is of the chunk before; where there is none it is 0, and its place, which wraps, is
+  // not written.
+  write_words(a.chunk_ends, first - 1, here + 1, words);
+}
+
 // A tile counts what begins in it, publishes that, and writes it after what begins in the tiles
 // before.
 extern "C" __global__ void __launch_bounds__(BLOCK, 3) find_chunks(const ChunksArgs a) {
+  __shared__ u32 words[TILE_WORDS];
   for (u32 tile = take_tile(a.taken); tile < a.num_tiles; tile = take_tile(a.taken)) {
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
     const u32 count = a.num_entries[index * a.stride];
-    const Marks marks = mark_tile(a, tile, table, count);
+    const Marks marks = mark_tile(a, tile, table, count, words);
     Found here, before;
     before.chunks = exclusive_scan(__popc(marks.chunk_starts), here.chunks);
     before.longs = exclusive_scan(__popc(marks.long_starts), here.longs);
@@ -307,10 +357,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 3) find_chunks(const ChunksA
       store_relaxed(a.tiles + tile, word_of(here));
     }
     const Found tiles_before = found_before(a.tiles, tile);
+    const u32 entry = tile * TILE + threadIdx.x * ITEMS;
+    write_chunks(a, marks, tiles_before.chunks, before.chunks, here.chunks, entry, words);
     before.chunks += tiles_before.chunks;
     before.longs += tiles_before.longs;
     before.rows += tiles_before.rows;
-    const u32 entry = tile * TILE + threadIdx.x * ITEMS;
     write_entries(a, marks, before, entry, table.first_entry + count);
     if (tile + 1 == a.num_tiles && threadIdx.x == 0) {
       a.totals[0] = tiles_before.chunks + here.chunks;

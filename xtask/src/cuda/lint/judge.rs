@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::expected::{EXPECTED, Expected, Grid, KNOWN, Known, OF_MUTANTS, Rule};
+use super::expected::{EXPECTED, Expected, Grid, KNOWN, Known, OF_MUTANTS, RESIDENT, Rule};
 use super::sass::Width;
 use super::{Facts, Row, occupancy};
 
@@ -81,10 +81,14 @@ pub fn grid_faults(root: &Path) -> Vec<String> {
         let number = per_multiprocessor.to_string();
         let says = |line: &str| {
             let mut words = line.split(|c: char| !c.is_ascii_alphanumeric());
-            line.to_lowercase().contains("multiprocessor") && words.any(|word| word == number)
+            match *per_multiprocessor {
+                RESIDENT => line.contains("run_resident"),
+                _ => line.to_lowercase().contains("multiprocessor") && words.any(|w| w == number),
+            }
         };
         if !text.lines().any(says) {
-            faults.push(format!("{file} launches no grid of {number} blocks a multiprocessor"));
+            let blocks = if *per_multiprocessor == RESIDENT { "resident" } else { &number };
+            faults.push(format!("{file} launches no grid of {blocks} blocks a multiprocessor"));
         }
     }
     faults
@@ -186,7 +190,10 @@ fn group_line(architecture: &str, expected: &Expected, group: &[&(Row, Facts)]) 
     };
     let waves = expected.grid.as_ref().map_or(String::new(), |grid| {
         let most = group.iter().map(|(row, facts)| blocks(row, facts)).min().unwrap_or(0).max(1);
-        format!("{:.1}", f64::from(grid.per_multiprocessor) / f64::from(most))
+        match grid.per_multiprocessor {
+            RESIDENT => "1.0".to_owned(),
+            number => format!("{:.1}", f64::from(number) / f64::from(most)),
+        }
     });
     let loops = group.iter().map(|(_, facts)| match expected.width {
         Width::Sixteen => &facts.in_flight.loops,
