@@ -16,10 +16,12 @@ using i64 = long long;
 #define HL_DEVICE __device__ __forceinline__
 #define HL_FULL_MASK 0xffffffffu
 
-// Dynamic shared memory of the launch as an array of T, 128-byte aligned.
+// Dynamic shared memory of the launch as an array of T, 128-byte aligned. What it is compiled for.
 #if defined(HOSTCUDA)
+#define HL_ARCH 0
 #define HL_DYN_SMEM(T, name) HOSTCUDA_DYN_SMEM(T, name)
 #else
+#define HL_ARCH __CUDA_ARCH__
 #define HL_DYN_SMEM(T, name)                                          \
   extern __shared__ __align__(128) unsigned char hl_dynamic_shared[]; \
   T* name = reinterpret_cast<T*>(hl_dynamic_shared)
@@ -255,19 +257,6 @@ HL_DEVICE u32x4 fetch16_or_8(const void* from, bool sixteen) {
   return u32x4{half.x, half.y, 0, 0};
 #endif
 }
-// Sixteen bytes or none.
-HL_DEVICE u32x4 fetch16_if(const void* from, bool there) {
-#ifdef __CUDA_ARCH__
-  u32x4 v;
-  asm("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t"
-      "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-      : "l"(from), "r"(static_cast<u32>(there)));
-  return v;
-#else
-  return there ? load16(from) : u32x4{0, 0, 0, 0};
-#endif
-}
 
 // Asks for the line of memory at an address, to be read soon.
 HL_DEVICE void prefetch(const void* at) {
@@ -315,34 +304,18 @@ HL_DEVICE u64 load_acquire_system(const u64* from) {
 
 // ---- words that blocks of one launch tell each other --------------------------------------------
 // Whole, and past the first-level cache; nothing is said about other memory.
-HL_DEVICE void store_relaxed(u32* to, u32 value) {
+template <class T>
+HL_DEVICE void store_relaxed(T* to, T value) {
 #ifdef __CUDA_ARCH__
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+  *static_cast<volatile T*>(to) = value;
 #else
   __atomic_store_n(to, value, __ATOMIC_RELAXED);
 #endif
 }
-HL_DEVICE u32 load_relaxed(const u32* from) {
+template <class T>
+HL_DEVICE T load_relaxed(const T* from) {
 #ifdef __CUDA_ARCH__
-  u32 value;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-#else
-  return __atomic_load_n(from, __ATOMIC_RELAXED);
-#endif
-}
-HL_DEVICE void store_relaxed(u64* to, u64 value) {
-#ifdef __CUDA_ARCH__
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-#else
-  __atomic_store_n(to, value, __ATOMIC_RELAXED);
-#endif
-}
-HL_DEVICE u64 load_relaxed(const u64* from) {
-#ifdef __CUDA_ARCH__
-  u64 value;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-  return value;
+  return *static_cast<const volatile T*>(from);
 #else
   return __atomic_load_n(from, __ATOMIC_RELAXED);
 #endif

@@ -148,7 +148,8 @@ __device__ __forceinline__ Strip strip_of(const void* base, u64 first, u32 type,
       put_bits(to, fetch16_or_8(from, type == 0));
     } else {
       put_bits(to, fetch16(from));
-      put_bits(to + 4, fetch16_if(from + 16, type == 0));
+      // Note: what 16 bits need not is read again, which is cheaper than a branch.
+      put_bits(to + 4, fetch16(type == 0 ? from + 16 : from));
     }
   }
   return strip;

@@ -203,7 +203,7 @@ __device__ __forceinline__ void lookup_tables(const LookupArgs& a) {
 }
 
 // Resident blocks: for sm_100 rows of two types take more registers than four leave.
-#if SOURCE == 1 && SLOT_TYPE != 0 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#if SOURCE == 1 && SLOT_TYPE != 0 && HL_ARCH >= 1000
 #define RESIDENT 3
 #define RESIDENT_WITH_PARTS 2
 #else
@@ -216,6 +216,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) lookup(const Looku
 }
 
 // A kernel of its own: the parts that wait would take registers from the other.
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT_WITH_PARTS) lookup_parts(const LookupArgs a) {
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT_WITH_PARTS)
+    lookup_parts(const LookupArgs a) {
   lookup_tables<true>(a);
 }

@@ -138,9 +138,9 @@ __device__ __forceinline__ bool differ(u32 one, u32 other, u64 single) {
   return one != other || one >= single;
 }
 
-// The sorted keys of a table, those of one tile in shared memory: read from there by each thread in
-// turn, they would be sixteen apart from lane to lane in the table. Behind each ITEMS a word is left
-// out, so that lanes that read their own meet in no bank.
+// The sorted keys of a table, those of one tile in shared memory: in the table those that lanes
+// read at a time would lie sixteen apart. Behind each ITEMS a word is left out, so that lanes that
+// read their own meet in no bank.
 struct TileKeys {
   const u32* table;
   const u32* tile;
@@ -208,7 +208,8 @@ __device__ __forceinline__ Marks mark(const TileKeys& keys, u32 count, u32 at, u
     return marks;
   }
   // Where no segment starts before these entries in the tile, theirs began in an earlier tile.
-  u32 start = start_before > 0 ? tile_first + start_before - 1 : lower_bound(keys.table, at + 1, mine[0]);
+  u32 start = start_before > 0 ? tile_first + start_before - 1
+                               : lower_bound(keys.table, at + 1, mine[0]);
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
     const u32 entry = at + j;
@@ -218,7 +219,8 @@ __device__ __forceinline__ Marks mark(const TileKeys& keys, u32 count, u32 at, u
       start = starts ? entry : start;
       const u32 offset = entry - start;
       const bool is_long = offset >= chunk ||
-                           (start + chunk < count && !differ(keys.at(start + chunk), mine[j], single));
+                           (start + chunk < count &&
+                            !differ(keys.at(start + chunk), mine[j], single));
       const u32 bit = 1u << j;
       marks.row_starts |= starts ? bit : 0;
       marks.chunk_starts |= (offset & (chunk - 1)) == 0 ? bit : 0;
@@ -335,8 +337,8 @@ __device__ __forceinline__ void write_chunks(const ChunksArgs& a, const Marks& m
     }
   }
   __syncthreads();
-  // Note: word 0 is of the chunk before; where there is none it is 0, and its place, which wraps, is
-  // not written.
+  // Note: word 0 is of the chunk before; where there is none it is 0, and its place, which wraps,
+  // is not written.
   write_words(a.chunk_ends, first - 1, here + 1, words);
 }
 

@@ -94,7 +94,7 @@ impl Row {
         match expected > 1.3 * roofline {
             false => None,
             true if self.kind == Kind::Ids && gaps < expected - roofline - gaps => {
-                Some("three launches a pass, short runs of a digit")
+                Some("tiles wait for each other, short runs of a digit")
             }
             true => Some("gaps between launches"),
         }
@@ -125,9 +125,10 @@ pub struct Model {
     pub tables: Vec<Table>,
     /// Numbers of optimiser state for each weight.
     pub states: f64,
-    /// Bytes of an element of activations, and of pooled vectors and their gradients.
+    /// Bytes of an element of activations, of pooled vectors, and of their gradients.
     pub element: f64,
     pub vector: f64,
+    pub d_vector: f64,
 }
 
 /// Stages that run at one time, in the order of the critical path.
@@ -224,7 +225,8 @@ impl Model {
             tables: tables(rows, &vec![1; rows.len()], 1.05),
             states: 0.0,
             element: 2.0,
-            vector: 4.0,
+            vector: 2.0,
+            d_vector: 4.0,
         }
     }
 
@@ -235,6 +237,7 @@ impl Model {
             cross: Some((3, 512.0)),
             tables: tables(rows, hotness, 1.05),
             states: 1.0,
+            vector: 4.0,
             ..Self::c1(batch, rows)
         }
     }
@@ -247,6 +250,7 @@ impl Model {
             bottom: Vec::new(),
             top: Vec::new(),
             tables: tables(&[1_677_721; 10], &[1; 10], 1.05),
+            vector: 4.0,
             ..Self::c1(ids, &[])
         }
     }

@@ -18,7 +18,12 @@ struct Ids {
     chunks: f64,
     chunks_of_long: f64,
     long: f64,
+    /// Of the table that has most; and tables' own, for each entry and for each tile.
     passes: f64,
+    entry_passes: f64,
+    tile_passes: f64,
+    /// Values that digits of all passes can have.
+    digits: f64,
     bags: f64,
     /// Of tables that have several ids a sample: bounds of bags, and entries, each with its bag.
     offsets: f64,
@@ -35,6 +40,9 @@ impl Ids {
             chunks_of_long: 0.0,
             long: 0.0,
             passes: 1.0,
+            entry_passes: 0.0,
+            tile_passes: 0.0,
+            digits: 0.0,
             bags: model.batch * model.tables.len() as f64,
             offsets: 0.0,
             in_bags: 0.0,
@@ -42,14 +50,19 @@ impl Ids {
         for table in &model.tables {
             let entries = model.batch * table.hotness;
             ids.entries += entries;
-            ids.tiles += (entries / TILE).ceil().max(1.0);
+            let tiles = (entries / TILE).ceil().max(1.0);
+            ids.tiles += tiles;
             ids.distinct += table.frequencies.distinct(entries);
             if table.hotness > 1.0 {
                 ids.offsets += model.batch + 1.0;
                 ids.in_bags += entries;
             }
             let bits = f64::from(u64::BITS - (table.rows.max(2) - 1).leading_zeros());
-            ids.passes = ids.passes.max((bits / 8.0).ceil());
+            let passes = (bits / 8.0).ceil();
+            ids.passes = ids.passes.max(passes);
+            ids.entry_passes += passes * entries;
+            ids.tile_passes += passes * tiles;
+            ids.digits += passes * (bits / passes).ceil().exp2();
             for class in &table.frequencies.0 {
                 let expected = entries * class.share;
                 if expected > CHUNK {
@@ -125,26 +138,25 @@ fn row(stage: &'static str, kernel: &'static str, kind: Kind, read: f64, written
     Row { stage, kernel, part: String::new(), kind, launches: 1.0, read, written, flops: 0.0 }
 }
 
-/// Keys and their first digits; then, least digit first, counts, sums of them and runs; at last
-/// where rows begin.
+/// Keys, and how often each digit occurs; then, least digit first, one launch a pass, in which
+/// tiles tell each other what they hold; at last where rows begin.
 fn route(ids: &Ids) -> Vec<Row> {
-    let (words, counts) = (4.0 * ids.entries, 4.0 * DIGITS * ids.tiles);
-    let times = |passes: f64, row: Row| Row {
-        launches: passes,
-        read: passes * row.read,
-        written: passes * row.written,
-        ..row
-    };
+    let words = 4.0 * ids.entries;
+    // Of each tile but a table's first the states before it are read; of that the histogram.
+    let states = 4.0 * DIGITS * ids.tile_passes;
+    let moved = 8.0 * ids.entry_passes;
     let of = |kernel, read, written| row("route", kernel, Kind::Ids, read, written);
-    let scatter = times(ids.passes, of("sort_scatter", 2.0 * words + 2.0 * counts, 2.0 * words));
+    // What is added to is read and written.
+    let counted = 4.0 * ids.digits;
+    let listed = words + 4.0 * ids.in_bags;
     vec![
-        of("route_keys", 2.0 * words + 4.0 * ids.offsets, words + 4.0 * ids.in_bags + counts),
-        times(ids.passes - 1.0, of("sort_count", words, counts)),
-        times(ids.passes, of("sort_scan", counts, 2.0 * counts)),
-        // Places need not be read in the first pass.
-        Row { read: scatter.read - words, ..scatter },
-        of("chunks_count", words, 12.0 * ids.tiles),
-        of("chunks_write", words, 8.0 * (ids.chunks + ids.long)),
+        of("route_keys", words + 4.0 * ids.offsets + counted, listed + counted),
+        Row {
+            launches: ids.passes,
+            // Places need not be read in the first pass.
+            ..of("sort_pass", moved - words + states, moved + states)
+        },
+        of("find_chunks", words, 8.0 * (ids.chunks + ids.long)),
     ]
 }
 
@@ -159,7 +171,7 @@ fn update(model: &Model, ids: &Ids) -> Vec<Row> {
     let row_bytes = model.dim * 4.0;
     let short = ids.distinct - ids.long;
     let touched = row_bytes * (1.0 + model.states);
-    let read = ids.bags * model.dim * model.vector
+    let read = ids.bags * model.dim * model.d_vector
         + short * touched
         + 4.0 * (ids.entries + ids.in_bags)
         + 8.0 * ids.chunks;
@@ -293,9 +305,10 @@ fn interaction(model: &Model) -> Vec<Row> {
             // Tiles of sixteen rows, their lower half.
             let flops = 2.0 * model.batch * 32.0 * 32.0 * model.dim;
             let both = pooled + bottom;
+            let gradients = pooled / model.vector * model.d_vector + bottom;
             vec![
                 of(forward, "tensor_forward", both, out, 0.75 * flops),
-                of(backward, "tensor_backward", both + out, both, flops),
+                of(backward, "tensor_backward", both + out, gradients, flops),
             ]
         }
     }
