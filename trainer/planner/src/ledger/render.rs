@@ -210,7 +210,7 @@ mod tests {
     fn more_bytes_or_launches_are_found_and_fewer_are_not() {
         let ledger = Ledger::of(&Model::embedding_step(1000));
         let kept = Kept::parse(&render(std::slice::from_ref(&ledger)));
-        assert_eq!(kept.0.len(), 9);
+        assert_eq!(kept.0.len(), 6);
         let changed = |change: fn(&mut Row)| {
             let mut ledger = ledger.clone();
             change(&mut ledger.rows[2]);
