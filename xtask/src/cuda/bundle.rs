@@ -70,7 +70,8 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     Ok(bytes <= MOST_BYTES)
 }
 
-/// Gathers the bundle and runs all of it on the software device: within its seconds, as on a GPU.
+/// Gathers the bundle and runs it on the software device, within its seconds as on a GPU: all of
+/// it, `peers` where there is PyTorch.
 pub fn rehearse(root: &Path, target: &Path) -> Result<bool> {
     let device = match softcuda::build(root, target, Sanitizer::None)? {
         Had::Here(device) => device,
@@ -82,7 +83,11 @@ pub fn rehearse(root: &Path, target: &Path) -> Result<bool> {
     let out = target.join("gpu-bundle-rehearsal");
     process::fresh_folder(&out)?;
     let mut command = Command::new("sh");
-    command.arg(target.join("gpu-bundle/run.sh")).arg(&out).env("REHEARSE", device);
+    command.arg(target.join("gpu-bundle/run.sh")).arg(&out).args(["right", "time", "replays"]);
+    if process::answers("python3", &["-c", "import torch"]) {
+        command.arg("peers");
+    }
+    command.env("REHEARSE", device);
     process::show(command)
 }
 

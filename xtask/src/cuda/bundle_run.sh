@@ -116,11 +116,10 @@ same_weights() {
 }
 
 replays() {
-    # As many replays as a week of evaluations would have, of two sorts of step: their weights at
-    # the end are those of steps that were enqueued one by one.
+    # Very many replays: their weights at the end are those of steps enqueued one by one.
     for schedule in overlapped captured; do
         run "$here/headlong" train --preset tiny --device cuda --kernels "$here/kernels" \
-            --batch-size 512 --epochs 1000 --eval-every 0 --schedule $schedule \
+            --batch-size 512 --eval-every 0 --schedule $schedule \
             --steps "$(small 16 100000)" --output-dir "$work/replays-$schedule"
     done
     same_weights replays
