@@ -16,7 +16,8 @@ using i64 = long long;
 #define HL_DEVICE __device__ __forceinline__
 #define HL_FULL_MASK 0xffffffffu
 
-// Dynamic shared memory of the launch as an array of T, 128-byte aligned. What it is compiled for.
+// HL_ARCH: `__CUDA_ARCH__`, 0 on the host. HL_DYN_SMEM: dynamic shared memory of the launch as an
+// array of T, 128-byte aligned.
 #if defined(HOSTCUDA)
 #define HL_ARCH 0
 #define HL_DYN_SMEM(T, name) HOSTCUDA_DYN_SMEM(T, name)

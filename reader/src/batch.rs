@@ -68,8 +68,9 @@ impl FromIterator<u32> for Offsets {
     }
 }
 
-/// Sets the offsets of `lists` for exactly one value in each of `num_samples` samples; those that
-/// are as long already are right already.
+/// Sets the offsets of `lists` for exactly one value in each of `num_samples` samples. Those that
+/// are as long already stay: they are these, or `MultiHot::expand`, which made whole bags of the
+/// last batch's, sets them again.
 pub(crate) fn set_one_hot<'a>(lists: impl IntoIterator<Item = &'a mut Jagged>, num_samples: usize) {
     let mut shared = None;
     for bags in lists {

@@ -157,6 +157,11 @@ fn kernels_move_the_bytes_that_the_ledger_says() {
 }
 
 #[test]
+fn the_ledger_has_the_ids_a_sample_of_the_reader() {
+    assert_eq!(headlong_planner::ledger::DCNV2_HOTNESS, DCNV2_HOTNESS);
+}
+
+#[test]
 #[ignore = "takes a minute: 16 M parameters, Adagrad"]
 fn kernels_of_a_cross_network_move_the_bytes_that_the_ledger_says() {
     let Some(metered) = Metered::run(bench("C3", 32)) else { return };

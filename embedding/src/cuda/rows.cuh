@@ -48,6 +48,11 @@ __device__ __forceinline__ Row zeros() {
   return row;
 }
 
+__device__ __forceinline__ void put_bits(float* to, const u32x4& four) {
+  to[0] = __uint_as_float(four.x), to[1] = __uint_as_float(four.y);
+  to[2] = __uint_as_float(four.z), to[3] = __uint_as_float(four.w);
+}
+
 // The bits of the strip that starts at element `first` of `base`, as they lie there, packed from
 // element 0 of each vector on; `columns` are left in the row. CONSTANT: nothing writes there while
 // the kernel runs. A kernel with several strips on their way loads all before it widens one.
@@ -75,9 +80,7 @@ __device__ __forceinline__ Row load_bits(const void* base, u64 first, u32 column
       constexpr u32 WORDS = TYPE == 0 ? ELEMENTS : ELEMENTS / 2;
 #pragma unroll
       for (u32 w = 0; w < WORDS; w += 4) {
-        const u32x4 four = CONSTANT ? fetch16(from + w) : load16(from + w);
-        row.x[v][w] = __uint_as_float(four.x), row.x[v][w + 1] = __uint_as_float(four.y);
-        row.x[v][w + 2] = __uint_as_float(four.z), row.x[v][w + 3] = __uint_as_float(four.w);
+        put_bits(row.x[v] + w, CONSTANT ? fetch16(from + w) : load16(from + w));
       }
     }
   }
@@ -118,13 +121,8 @@ __device__ __forceinline__ Strip strip_at(const void* base, u64 first, u32 colum
   return Strip{load_bits<TYPE, true>(base, first, columns), TYPE};
 }
 
-__device__ __forceinline__ void put_bits(float* to, const u32x4& four) {
-  to[0] = __uint_as_float(four.x), to[1] = __uint_as_float(four.y);
-  to[2] = __uint_as_float(four.z), to[3] = __uint_as_float(four.w);
-}
-
-// The same of a strip of type `type`, f32 or one of both: without branches, which each load would
-// be waited for behind.
+// The same of a strip whose type only the device knows: f32, ONE or OTHER. There is no branch, as
+// the compiler would wait for each load at the end of its own.
 template <int ONE, int OTHER>
 __device__ __forceinline__ Strip strip_of(const void* base, u64 first, u32 type, u32 columns) {
   if constexpr (ONE == 0 && OTHER == 0) {

@@ -39,9 +39,12 @@ struct LookupArgs {
 __device__ __forceinline__ Strip load_entry(const LookupArgs& a, const Table& table, u32 dim,
                                             u32 id, u32 strip) {
   const bool is_hidden = (table.flags & ROWS_HIDDEN) != 0;
-  const u32 row = SOURCE == 1 ? id & ~IN_REPLICA : (is_hidden || id < table.rows ? id : 0);
+  u32 row = id;
+  if (!is_hidden) {
+    row = SOURCE == 1 ? id & ~IN_REPLICA : (id < table.rows ? id : 0);
+  }
   const void* base = table.weights;
-  u64 first = static_cast<u64>(is_hidden ? id : row) * dim;
+  u64 first = static_cast<u64>(row) * dim;
   u32 type = is_hidden ? 0 : ROW_TYPE;
   if (SOURCE == 1 && (id & IN_REPLICA) == 0) {
     base = a.recv_rows, first = id, type = SLOT_TYPE;

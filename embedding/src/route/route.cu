@@ -138,9 +138,15 @@ __device__ __forceinline__ bool differ(u32 one, u32 other, u64 single) {
   return one != other || one >= single;
 }
 
+// Words of shared memory for one of each entry of a tile, and one before. Behind each ITEMS a word
+// is left out, so that lanes that read their own meet in no bank.
+#define TILE_WORDS (TILE + TILE / ITEMS + 1)
+
+// The place of word `i` of a tile.
+__device__ __forceinline__ u32 place_of(u32 i) { return i + i / ITEMS; }
+
 // The sorted keys of a table, those of one tile in shared memory: in the table those that lanes
-// read at a time would lie sixteen apart. Behind each ITEMS a word is left out, so that lanes that
-// read their own meet in no bank.
+// read at a time would lie sixteen apart.
 struct TileKeys {
   const u32* table;
   const u32* tile;
@@ -148,15 +154,9 @@ struct TileKeys {
 
   __device__ __forceinline__ u32 at(u32 entry) const {
     const u32 i = entry - tile_first;
-    return i < TILE ? tile[i + i / ITEMS] : table[entry];
+    return i < TILE ? tile[place_of(i)] : table[entry];
   }
 };
-
-// Words of shared memory for one of each entry of a tile, and one before.
-#define TILE_WORDS (TILE + TILE / ITEMS + 1)
-
-// The place of word `i` of a tile.
-__device__ __forceinline__ u32 place_of(u32 i) { return i + i / ITEMS; }
 
 __device__ __forceinline__ void load_tile(u32 (&tile)[TILE_WORDS], const u32* table, u32 count,
                                           u32 tile_first) {

@@ -195,8 +195,9 @@ pub fn tables(rows: &[u64], hotness: &[u32], alpha: f64) -> Vec<Table> {
     rows.iter().zip(hotness).map(of).collect()
 }
 
-/// Ids of a sample in each of DCNv2's tables (MLPerf).
-const DCNV2_HOTNESS: [u32; 26] =
+/// Ids of a sample in each of DCNv2's tables (MLPerf): the reader's list, which this crate does not
+/// see.
+pub const DCNV2_HOTNESS: [u32; 26] =
     [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1];
 
 /// The ledgers that are kept: two batch sizes of each model.

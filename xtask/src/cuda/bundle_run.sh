@@ -139,7 +139,7 @@ profile() {
     tool=$(command -v ncu || ls /usr/local/cuda/bin/ncu 2>/dev/null)
     [ -z "$tool" ] && say "$name: skipped, because ncu is not installed" && return
     # Clocks as they are: what is measured is what runs. Each kernel's first launches.
-    for kernels in 'lookup' 'update' 'dot_|tensor' 'sort|route' 'gemm|nvjet|cutlass'; do
+    for kernels in 'lookup' 'update' 'dot_|tensor' 'sort|route|find_chunks' 'gemm|nvjet|cutlass'; do
         run "$tool" --clock-control none --kernel-name "regex:$kernels" --launch-count 4 \
             --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy \
             --section LaunchStats "$here/headlong" bench iteration --device cuda --shape C1 \

@@ -76,13 +76,15 @@ fn judge_by(
 /// that the program launches.
 pub fn grid_faults(root: &Path) -> Vec<String> {
     let mut faults = Vec::new();
-    for Grid { per_multiprocessor, file } in EXPECTED.iter().filter_map(|one| one.grid.as_ref()) {
+    for Expected { kernel, grid, .. } in EXPECTED {
+        let Some(Grid { per_multiprocessor, file }) = grid else { continue };
+        let entry = format!("\"{}\"", kernel.rsplit(':').next().unwrap_or(kernel));
         let text = fs::read_to_string(root.join(file)).unwrap_or_default();
         let number = per_multiprocessor.to_string();
         let says = |line: &str| {
             let mut words = line.split(|c: char| !c.is_ascii_alphanumeric());
             match *per_multiprocessor {
-                RESIDENT => line.contains("run_resident"),
+                RESIDENT => line.contains("run_resident") && line.contains(&entry),
                 _ => line.to_lowercase().contains("multiprocessor") && words.any(|w| w == number),
             }
         };
