@@ -53,6 +53,8 @@ fn tables_are_measured_with_every_optimizer() {
             "update_us",
             "step_us",
             "lookup_gb_per_s",
+            "copy_gb_per_s",
+            "step_roofline_us",
         ] {
             assert!(found[key].as_f64() > Some(0.0), "{key}: {found}");
         }
@@ -60,7 +62,9 @@ fn tables_are_measured_with_every_optimizer() {
         assert!((2.0..256.0).contains(&found["distinct_rows"].as_f64().unwrap()), "{found}");
     }
     let text = bench().with(&["--ids", "64", "--alpha", "0"]).succeeds().stdout;
-    for word in ["2 tables of 1,000 rows of 64 f32", "lookup", "GB/s of rows", "adagrad"] {
+    for word in
+        ["2 tables of 1,000 rows of 64 f32", "lookup", "GB/s of rows", "roofline", "adagrad"]
+    {
         assert!(text.contains(word), "{word}: {text}");
     }
 }

@@ -24,12 +24,17 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Batches that take turns: tables do not stay in the caches for one batch.
 const BATCHES: usize = 8;
 /// Calls on a device between two waits of the host.
 const CALLS_ON_A_DEVICE: usize = 16;
 const BLOCK_S: f64 = 0.1;
+/// Bytes of the copy whose rate is the roofline; where an emulated device would take minutes, fewer.
+const COPY_BYTES: usize = 256 << 20;
+const EMULATED_COPY_BYTES: usize = 1 << 20;
+const COPIES: usize = 5;
 /// Blocks that are measured at least.
 const FEWEST_BLOCKS: usize = 3;
 
@@ -119,8 +124,8 @@ fn checked(arguments: &EmbeddingArguments) -> Result<Optimizer> {
     Ok(optimizer)
 }
 
-/// Rows and their states, ids of all batches, what a batch is routed by, and its vectors with their
-/// gradients.
+/// Rows and their states, ids of all batches, what a batch is routed by, its vectors with their
+/// gradients, and what is copied.
 fn memory(arguments: &EmbeddingArguments, optimizer: &Optimizer) -> Count {
     /// Bytes of an id in a batch and in a route.
     const ID_BYTES: usize = 8 * BATCHES + 64;
@@ -128,7 +133,7 @@ fn memory(arguments: &EmbeddingArguments, optimizer: &Optimizer) -> Count {
     let rows = Count::from(rows) * tables;
     let (ids, samples) = (Count::from(ids) * tables, Count::from(ids / bag) * tables);
     let row_bytes = Count::from(dim) * 4_u64 + optimizer.state_bytes(1, dim.min(MAX_DIM));
-    rows * row_bytes + ids * ID_BYTES + samples * dim * 8_u64
+    rows * row_bytes + ids * ID_BYTES + samples * dim * 8_u64 + 2 * COPY_BYTES as u64
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +172,10 @@ struct Tables {
     rate: Step,
     /// Distinct rows of a batch, over all tables, on average.
     distinct_rows: f64,
+    /// Bytes of a row and its optimiser states.
+    state_row_bytes: f64,
+    /// What a plain copy reads and writes, by the same threads or on the same device.
+    copy_gb_per_s: f64,
     _device_step: Option<DeviceMemory>,
 }
 
@@ -184,6 +193,7 @@ impl Tables {
             }
             _ => (Stream::on_pool(pool), None),
         };
+        let copy_gb_per_s = copy_gb_per_s(&stream, device.as_ref())?;
         let EmbeddingArguments { tables, dim, ids, bag, .. } = *arguments;
         let samples = ids / bag;
         let specs: Vec<_> = (0..tables)
@@ -227,6 +237,8 @@ impl Tables {
             ids_per_batch: ids,
             rate,
             distinct_rows: distinct as f64 / BATCHES as f64,
+            state_row_bytes: (dim as u64 * 4 + optimizer.state_bytes(1, dim)) as f64,
+            copy_gb_per_s,
             _device_step: device_step,
         })
     }
@@ -297,6 +309,64 @@ impl Tables {
         };
         rows * (dim * 4) as f64
     }
+
+    /// Microseconds of a plain copy of what an operation cannot do without: a lookup reads each
+    /// distinct row once and writes a vector for each bag, an update reads a gradient for each bag,
+    /// and reads and writes each distinct row and its states. None for a route, which is no copy.
+    fn roofline_us(&self, operation: Operation) -> Option<f64> {
+        let vectors = (self.vectors.rows() * self.vectors.cols() * 4) as f64;
+        let width = (self.vectors.cols() / self.ids.len() * 4) as f64;
+        let lookup = self.distinct_rows * width + vectors;
+        let update = vectors + 2.0 * self.distinct_rows * self.state_row_bytes;
+        let bytes = match operation {
+            Operation::Route => return None,
+            Operation::Lookup => lookup,
+            Operation::Update => update,
+            Operation::Step => lookup + update,
+        };
+        Some(bytes / self.copy_gb_per_s * 1e-3)
+    }
+}
+
+/// GB that the fastest of some plain copies reads and writes in a second.
+fn copy_gb_per_s(stream: &Stream, device: Option<&CudaDevice>) -> Result<f64> {
+    let failed = || Error::failed("the copy that the bench compares with");
+    let is_emulated = device.is_some_and(CudaDevice::is_software);
+    let bytes = if is_emulated { EMULATED_COPY_BYTES } else { COPY_BYTES };
+    let seconds = match device {
+        Some(device) => {
+            let [from, to] = ["from", "to"].map(|name| DeviceMemory::new(device, name, bytes));
+            let (from, to) = (from.map_err(failed())?, to.map_err(failed())?);
+            let copy = || stream.cuda_body().copy(to.ptr(), from.ptr(), bytes);
+            fastest_s(CALLS_ON_A_DEVICE, || {
+                (0..CALLS_ON_A_DEVICE).for_each(|_| copy());
+                stream.synchronize().map_err(failed())
+            })?
+        }
+        None => {
+            let (from, mut to) = (vec![1.0_f32; bytes / 4], vec![0.0_f32; bytes / 4]);
+            fastest_s(1, || {
+                stream.pool().chunks_mut(&mut to, 1 << 16, |task, to| {
+                    to.copy_from_slice(&from[task << 16..][..to.len()]);
+                });
+                Ok(())
+            })?
+        }
+    };
+    Ok(2e-9 * bytes as f64 / seconds)
+}
+
+/// Seconds of one of the `calls` that `run` makes, in the fastest of some runs; the first, which
+/// touches the memory, does not count.
+fn fastest_s(calls: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+    run()?;
+    let mut fastest = f64::INFINITY;
+    for _ in 0..COPIES {
+        let begun = Instant::now();
+        run()?;
+        fastest = fastest.min(begun.elapsed().as_secs_f64() / calls as f64);
+    }
+    Ok(fastest)
 }
 
 /// The step's numbers where kernels read them.
@@ -323,7 +393,7 @@ fn document(
         "bench": "embedding", "schema": 1, "tables": tables, "rows": rows, "dim": dim, "ids": ids,
         "bag": bag,
         "alpha": alpha, "optimizer": optimizer.name(), "device": device, "threads": threads,
-        "distinct_rows": bench.distinct_rows, "ids_per_s": step.median * (tables * ids) as f64,
+        "distinct_rows": bench.distinct_rows, "copy_gb_per_s": bench.copy_gb_per_s, "ids_per_s": step.median * (tables * ids) as f64,
         "best": step.best * (tables * ids) as f64, "foreign": step.foreign,
         "peak_rss_bytes": peak_rss_bytes,
     });
@@ -333,6 +403,9 @@ fn document(
         if bytes > 0.0 {
             document[format!("{}_gb_per_s", operation.name())] =
                 json!(bytes * summary.median * 1e-9);
+        }
+        if let Some(us) = bench.roofline_us(*operation) {
+            document[format!("{}_roofline_us", operation.name())] = json!(us);
         }
     }
     document
@@ -347,15 +420,19 @@ fn text(
     let EmbeddingArguments { tables, rows, dim, ids, bag, alpha, .. } = *arguments;
     let mut text = format!(
         "{tables} tables of {} rows of {dim} f32, {} ids each ({bag} a sample), alpha {alpha}, {}\n\
-         {} distinct rows a step\n{:<8} {:>12} {:>12}  {:>12}\n",
+         {} distinct rows a step, a plain copy reads and writes {:.1} GB/s\n\
+         {:<8} {:>12} {:>12}  {:>12} {:>12} {:>8}\n",
         count(rows),
         count(ids as u64),
         optimizer.name(),
         count(bench.distinct_rows as u64),
+        bench.copy_gb_per_s,
         "",
         "µs a step",
         "M ids/s",
-        "GB/s of rows"
+        "GB/s of rows",
+        "roofline, µs",
+        "share"
     );
     for (operation, summary) in measured {
         let bytes = bench.row_bytes(*operation, dim);
@@ -364,12 +441,16 @@ fn text(
         } else {
             "–".to_owned()
         };
+        let us = 1e6 / summary.median;
+        let [roofline, share] = match bench.roofline_us(*operation) {
+            Some(roofline) => [format!("{roofline:.1}"), format!("{:.2}", roofline / us)],
+            None => ["–", "–"].map(str::to_owned),
+        };
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:<8} {:>12.1} {:>12.1}  {rate:>12}",
+            "{:<8} {us:>12.1} {:>12.1}  {rate:>12} {roofline:>12} {share:>8}",
             operation.name(),
-            1e6 / summary.median,
             summary.median * (tables * ids) as f64 * 1e-6
         );
     }
