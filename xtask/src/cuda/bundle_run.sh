@@ -128,7 +128,8 @@ replays() {
 traces() {
     for schedule in serial captured; do
         run "$here/headlong" train --preset tiny --device cuda --precision bf16 --time \
-            --batch-size "$(small 16 65536)" --steps "$(small 2 8)" --eval-every 0 --schedule $schedule \
+            --batch-size "$(small 16 65536)" --steps "$(small 2 8)" --eval-every 0 \
+            --schedule $schedule \
             --set "synthetic.train_rows=$(small 2_000 800_000)" --set model.dim=128 \
             --set 'model.bottom=[512,256,128]' --set 'model.top=[1024,1024,512,256,1]' \
             --trace "$logs/step-$schedule.json" --output-dir "$work/traces-$schedule"

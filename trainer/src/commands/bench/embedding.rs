@@ -31,7 +31,7 @@ const BATCHES: usize = 8;
 /// Calls on a device between two waits of the host.
 const CALLS_ON_A_DEVICE: usize = 16;
 const BLOCK_S: f64 = 0.1;
-/// Bytes of the copy whose rate is the roofline; where an emulated device would take minutes, fewer.
+/// Bytes of the copy whose rate is the roofline; fewer where an emulated device would take minutes.
 const COPY_BYTES: usize = 256 << 20;
 const EMULATED_COPY_BYTES: usize = 1 << 20;
 const COPIES: usize = 5;
@@ -391,9 +391,9 @@ fn document(
     let device = bench.stream.as_cuda().map(|_| "cuda").unwrap_or("cpu");
     let mut document = json!({
         "bench": "embedding", "schema": 1, "tables": tables, "rows": rows, "dim": dim, "ids": ids,
-        "bag": bag,
-        "alpha": alpha, "optimizer": optimizer.name(), "device": device, "threads": threads,
-        "distinct_rows": bench.distinct_rows, "copy_gb_per_s": bench.copy_gb_per_s, "ids_per_s": step.median * (tables * ids) as f64,
+        "bag": bag, "alpha": alpha, "optimizer": optimizer.name(), "device": device, "threads": threads,
+        "distinct_rows": bench.distinct_rows, "copy_gb_per_s": bench.copy_gb_per_s,
+        "ids_per_s": step.median * (tables * ids) as f64,
         "best": step.best * (tables * ids) as f64, "foreign": step.foreign,
         "peak_rss_bytes": peak_rss_bytes,
     });
