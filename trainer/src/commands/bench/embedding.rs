@@ -392,8 +392,8 @@ fn document(
     let mut document = json!({
         "bench": "embedding", "schema": 1, "tables": tables, "rows": rows, "dim": dim, "ids": ids,
         "bag": bag, "alpha": alpha, "optimizer": optimizer.name(), "device": device,
-        "threads": threads, "distinct_rows": bench.distinct_rows, "copy_gb_per_s": bench.copy_gb_per_s,
-        "ids_per_s": step.median * (tables * ids) as f64,
+        "threads": threads, "distinct_rows": bench.distinct_rows,
+        "copy_gb_per_s": bench.copy_gb_per_s, "ids_per_s": step.median * (tables * ids) as f64,
         "best": step.best * (tables * ids) as f64, "foreign": step.foreign,
         "peak_rss_bytes": peak_rss_bytes,
     });
