@@ -20,6 +20,7 @@ pub mod memory;
 pub mod named;
 pub mod npy;
 pub mod parquet;
+pub mod part;
 pub mod records;
 pub mod split;
 pub mod text;

@@ -292,7 +292,7 @@ settings! {
         pub save_every: u64,
         /// Newest checkpoints that are kept.
         pub keep: usize = 2,
-        /// With save_every: whether the best evaluation is saved and kept, too.
+        /// With save_every or eval.patience: whether the best evaluation is saved and kept, too.
         pub keep_best: bool = true,
     }
 }

@@ -24,6 +24,7 @@ use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
 use headlong_reader::formats::memory::MemorySource;
 use headlong_reader::formats::named::{DenseReading, NamedColumns, Others};
+use headlong_reader::formats::part::{Part, PartSource};
 use headlong_reader::formats::records::DCNV2_HOTNESS;
 use headlong_reader::formats::{Format, Source};
 use headlong_reader::hashing::HashFunction;
@@ -155,11 +156,13 @@ fn training_source(
     files: &[DataFile],
     threads: usize,
 ) -> Result<(Arc<dyn Source>, bool)> {
-    let source = open_source(config, files, threads)?;
+    let source = open_part(config, files, Part::Kept, threads)?;
     check_columns(config, &*source, true)?;
     let (is_shuffled, is_random) =
         (config.data.order != OrderChoice::Sequential, source.about().is_random);
-    match keep(config.data.cache, &*source)? {
+    let cache =
+        if is_counted_in_memory(config, files)? { CacheData::Off } else { config.data.cache };
+    match keep(cache, &*source)? {
         Some(kept) => Ok((Arc::new(kept), is_random)),
         None if is_shuffled && !is_random => Err(only_in_order(format_of(config, files)?)),
         None => Ok((source.into(), is_random)),
@@ -173,6 +176,31 @@ fn only_in_order(format: Format) -> Error {
          data convert --to headlong`), or keep them in the host's memory (data.cache = \"host\")"
     );
     Error::config("data.order", message)
+}
+
+/// Whether rows are held out of data that must be read to be counted: then all of it is in memory.
+fn is_counted_in_memory(config: &Config, files: &[DataFile]) -> Result<bool> {
+    Ok(config.holdout().is_some() && format_of(config, files)? == Format::Criteo)
+}
+
+/// Opens `files` for training or validation: where rows are held out, the `part` that is meant.
+pub fn open_part(
+    config: &Config,
+    files: &[DataFile],
+    part: Part,
+    threads: usize,
+) -> Result<Box<dyn Source>> {
+    let source = open_source(config, files, threads)?;
+    let Some(holdout) = config.holdout() else { return Ok(source) };
+    let whole: Arc<dyn Source> = match is_counted_in_memory(config, files)? {
+        true => match keep(CacheData::Host, &*source)? {
+            Some(kept) => Arc::new(kept),
+            None => source.into(),
+        },
+        false => source.into(),
+    };
+    let part = PartSource::new(whole, holdout, part);
+    Ok(Box::new(part.map_err(Error::failed("no rows can be held out (data.holdout)"))?))
 }
 
 /// The samples of `source` in memory, where they are to be and fit.
@@ -248,7 +276,7 @@ pub fn format_to_predict(
 fn is_streamed(config: &Config, files: &[DataFile]) -> Result<bool> {
     let plain =
         config.data.order == OrderChoice::Sequential && config.data.cache != CacheData::Host;
-    Ok(plain && format_of(config, files)? == Format::Criteo)
+    Ok(plain && config.holdout().is_none() && format_of(config, files)? == Format::Criteo)
 }
 
 /// How the place of a run is counted: what a run that continues must not change.
@@ -380,7 +408,7 @@ pub fn resolve(config: &Config) -> Result<Config> {
     let format = format_of(&config, files)?;
     let stays_in_order =
         config.data.order == OrderChoice::Sequential || config.data.cache.is_on_host();
-    if format == Format::Criteo && !stays_in_order {
+    if format == Format::Criteo && !stays_in_order && config.holdout().is_none() {
         return Err(only_in_order(format));
     }
     if format != Format::Criteo {
@@ -462,6 +490,21 @@ pub fn known_samples(config: &Config, files: &[DataFile]) -> Result<Option<u64>>
         Format::Criteo => Ok(None),
         _ => Ok(open_source(config, files, 1)?.num_samples()),
     }
+}
+
+/// Rows of `files` that are trained on, where their format says so.
+pub fn known_training_rows(config: &Config, files: &[DataFile]) -> Result<Option<u64>> {
+    let rows = known_samples(config, files)?;
+    Ok(rows.map(|rows| part_of(config, Part::Kept, rows)))
+}
+
+/// Rows of `files` that are trained on: reads and parses text.
+pub fn count_training_rows(config: &Config, files: &[DataFile], threads: usize) -> Result<u64> {
+    Ok(part_of(config, Part::Kept, count_samples(config, files, threads)?))
+}
+
+fn part_of(config: &Config, part: Part, rows: u64) -> u64 {
+    config.holdout().map_or(rows, |holdout| holdout.count(part, rows))
 }
 
 /// Samples of one pass over `files`: reads and parses text.

@@ -41,7 +41,34 @@ pub struct EvalMetrics {
     pub eval_samples: u64,
 }
 
+/// Which of two evaluations is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EvalMetric {
+    /// That with the higher area under the ROC curve.
+    Auc,
+    /// That with the lower log loss.
+    LogLoss,
+}
+
+/// The best evaluation of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BestEvaluation {
+    /// Step of the weights.
+    pub step: u64,
+    /// What was found.
+    pub metrics: EvalMetrics,
+}
+
 impl EvalMetrics {
+    /// What `metric` goes by: the higher, the better. `None` where it is undefined.
+    pub fn score(&self, metric: EvalMetric) -> Option<f64> {
+        match metric {
+            EvalMetric::Auc => self.auc,
+            EvalMetric::LogLoss => self.logloss.map(|loss| -loss),
+        }
+    }
+
     /// The metrics of samples that add up to `tally`.
     pub fn of(tally: &Tally) -> Self {
         let samples = tally.num_samples().max(1) as f64;
@@ -62,8 +89,8 @@ impl EvalMetrics {
         }
     }
 
-    /// What makes a part of the metrics undefined, as a sentence for a warning; `None` where all
-    /// are defined.
+    /// What is wrong with the metrics, as a sentence for a warning: a part is undefined, or the
+    /// model is worse than none. `None` where nothing is.
     pub fn warning(&self) -> Option<&'static str> {
         if self.eval_samples == 0 {
             Some("no samples were evaluated")
@@ -73,6 +100,11 @@ impl EvalMetrics {
             Some("AUC and normalised entropy are undefined: no evaluated sample has label 0")
         } else if self.auc.is_none() {
             Some("AUC is undefined: a logit is not a number")
+        } else if self.ne.is_some_and(|ne| ne > 1.0) {
+            Some(
+                "NE is above 1: so far the model predicts worse than the base rate does for all; \
+                 a lower learning rate, or fewer epochs, may help",
+            )
         } else {
             None
         }

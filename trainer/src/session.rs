@@ -76,6 +76,7 @@ impl SessionBuilder {
     /// [`SessionBuilder::resume`], a folder that has checkpoints of an earlier run.
     pub fn open(self) -> Result<Session> {
         let Self { mut config, registry, resume, weights_of } = self;
+        config.resolve_holdout();
         config.validate_with(&registry)?;
         config.require_data()?;
         if resume && config.checkpoint.dir.is_none() {
@@ -173,6 +174,7 @@ impl Session {
         let mut config = self.config.clone();
         config.data.format = data::format_to_predict(&config, &files, None);
         config.data.ignores_others = true;
+        config.data.holdout = 0.0;
         let ids = self.inner.ids_now()?;
         let mut probabilities = Vec::new();
         for file in &files {

@@ -3,9 +3,9 @@
 use crate::commands::export::export;
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
-use crate::report::output::{self, JsonOutput};
+use crate::report::output::{self, JsonOutput, say};
 use crate::report::{bytes, columns, count};
-use crate::run::session::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB};
+use crate::run::session::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB, config_of};
 use crate::run::statistics::STATISTICS_BLOB;
 use crate::state::checkpoint::manifest::optimizer_text;
 use crate::state::checkpoint::{
@@ -42,6 +42,9 @@ pub enum CheckpointCommand {
     Export {
         /// Checkpoint folder
         dir: PathBuf,
+        /// Of a folder of several, the one that was evaluated best, or the last
+        #[arg(long, value_enum, default_value_t)]
+        which: Which,
         /// The file; next to the checkpoint by default, where no later checkpoint removes it:
         /// STEP.safetensors
         #[arg(long, value_name = "FILE.safetensors")]
@@ -49,12 +52,15 @@ pub enum CheckpointCommand {
     },
 }
 
-/// Runs `headlong checkpoint …`. A directory of checkpoints stands for the newest one in it.
+/// Runs `headlong checkpoint …`. A directory of checkpoints stands for the newest one in it, but
+/// for `export`.
 pub fn run(command: &CheckpointCommand) -> Result<()> {
     match command {
         CheckpointCommand::Inspect { dir, json } => inspect(dir, json),
         CheckpointCommand::Verify { dir, json } => verify(dir, json),
-        CheckpointCommand::Export { dir, output } => export_to(dir, output.as_deref()),
+        CheckpointCommand::Export { dir, which, output } => {
+            export_to(dir, *which, output.as_deref())
+        }
     }
 }
 
@@ -65,6 +71,38 @@ pub fn open(flag: &str, directory: &Path) -> Result<Checkpoint> {
         CheckpointError::NotACheckpoint { .. } => Error::config(flag, error.to_string()),
         error => Error::failed("the checkpoint cannot be used")(error),
     })
+}
+
+/// Which checkpoint of a folder is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Which {
+    /// That of the best evaluation, by `eval.metric`; the newest where none was evaluated.
+    #[default]
+    Best,
+    /// That of the last step.
+    Newest,
+}
+
+/// Opens the checkpoint that the user names by `flag`: of a folder of several, that one of which
+/// `which` says so. A note says where the best is not the newest.
+pub fn open_one_of(flag: &str, directory: &Path, which: Which) -> Result<Checkpoint> {
+    let newest = open(flag, directory)?;
+    if which == Which::Newest || newest.path() == directory {
+        return Ok(newest);
+    }
+    let metric = config_of(&newest)?.eval.metric;
+    let found = checkpoint::best(directory, metric);
+    let help = "the best checkpoint cannot be found; --which newest takes the last";
+    let Some(best) = found.map_err(Error::failed(help))? else { return Ok(newest) };
+    let [step, last] = [&best, &newest].map(|one| one.manifest().state.step);
+    if step != last {
+        say(format_args!(
+            "checkpoint of step {}, the best evaluation; --which newest: step {}",
+            count(step),
+            count(last)
+        ));
+    }
+    Ok(best)
 }
 
 fn inspect(directory: &Path, json: &JsonOutput) -> Result<()> {
@@ -90,6 +128,7 @@ pub fn inspect_text(checkpoint: &Checkpoint) -> String {
     let finished = match state.finished.as_deref() {
         None => "the run can go on",
         Some("target_auc") => "the run is finished: it has reached its target AUC",
+        Some("patience") => "the run is finished: evaluations had ceased to be better",
         Some(_) => "the run is finished",
     };
     line("step", format!("{} ({} samples); {finished}", count(state.step), count(state.samples)));
@@ -257,7 +296,7 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
 
 /// `DIR.safetensors` next to the checkpoint, where no file is named: inside of it the file would go
 /// when the checkpoint does.
-pub(crate) fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf {
+fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf {
     // `.` and `..` are no names.
     let checkpoint = fs::canonicalize(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
     let mut name = checkpoint.file_name().unwrap_or_default().to_owned();
@@ -265,13 +304,13 @@ pub(crate) fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf 
     named.map_or_else(|| checkpoint.with_file_name(name), Path::to_owned)
 }
 
-fn export_to(directory: &Path, target: Option<&Path>) -> Result<()> {
+fn export_to(directory: &Path, which: Which, target: Option<&Path>) -> Result<()> {
     if let Some(path) = target.filter(|path| *path == Path::new("-") || is_stdout(path)) {
         let reason = "safetensors are not written front to back, so standard output cannot take \
                       them: name a file";
         return Err(Error::Usage(format!("--output {}: {reason}", path.display())));
     }
-    let checkpoint = open("DIR", directory)?;
+    let checkpoint = open_one_of("DIR", directory, which)?;
     let target = export_target(checkpoint.path(), target);
     let size = export(&checkpoint, &target)?;
     output::print(&format!(

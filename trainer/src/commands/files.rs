@@ -88,10 +88,10 @@ impl CommandFiles {
         self
     }
 
-    /// Adds a checkpoint that is read, or the newest one of a folder.
+    /// Adds a checkpoint that is read, or all of a folder, of which one is.
     pub fn reads_checkpoint(mut self, by: &str, folder: Option<&PathBuf>) -> Self {
-        self.closed
-            .extend(folder.map(|folder| Named { by: by.to_owned(), path: checkpoint_at(folder) }));
+        let paths = folder.into_iter().flat_map(|folder| checkpoints_at(folder));
+        self.closed.extend(paths.map(|path| Named { by: by.to_owned(), path }));
         self
     }
 
@@ -208,10 +208,12 @@ fn stream(path: &Path, standard: &str) -> PathBuf {
     PathBuf::from(if path == Path::new("-") { Path::new(standard) } else { path })
 }
 
-/// A checkpoint, or the newest one of a folder.
-pub(crate) fn checkpoint_at(folder: &Path) -> PathBuf {
-    let newest = checkpoint::steps(folder).ok().and_then(|mut steps| steps.pop());
-    newest.map_or_else(|| folder.to_owned(), |(_, path)| path)
+/// A checkpoint, or those of a folder.
+fn checkpoints_at(folder: &Path) -> Vec<PathBuf> {
+    match checkpoint::steps(folder) {
+        Ok(steps) if !steps.is_empty() => steps.into_iter().map(|(_, path)| path).collect(),
+        _ => vec![folder.to_owned()],
+    }
 }
 
 impl Named {

@@ -2,6 +2,7 @@
 //! everything but the rows: configuration, dictionary or admitted ids, dense transform.
 
 use crate::Registry;
+use crate::commands::checkpoint::Which;
 use crate::commands::{checkpoint as checkpoint_command, choice, remarks};
 use crate::report::output::{self, JsonOutput, say};
 use crate::run::session::{Take, config_of, load, predict_all, restore_ids};
@@ -32,6 +33,9 @@ use std::time::Instant;
 /// How a checkpoint is applied to files.
 #[derive(Debug, Args)]
 struct How {
+    /// Of a folder of several checkpoints, the one that was evaluated best, or the last
+    #[arg(long, value_enum, default_value_t)]
+    which: Which,
     /// Their format; told from the first file, else the one that was trained on
     #[arg(long, value_name = "FORMAT")]
     data_format: Option<Format>,
@@ -164,7 +168,7 @@ struct Applied {
 impl Applied {
     /// For rows of `files`.
     fn open(directory: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
-        let checkpoint = checkpoint_command::open("--checkpoint", directory)?;
+        let checkpoint = checkpoint_command::open_one_of("--checkpoint", directory, how.which)?;
         let mut config = config_of(&checkpoint)?;
         config.eval.batch_size = how.batch_size.unwrap_or(config.eval.batch_size);
         config.data.on_bad_row = how.on_bad_row.unwrap_or(config.data.on_bad_row);
@@ -172,6 +176,7 @@ impl Applied {
         // Files to predict may have columns that the model has no use for, such as an id of the
         // row.
         config.data.ignores_others = true;
+        config.data.holdout = 0.0;
         // One rank applies what any number of ranks has trained. Nothing is trained: no gradients
         // of large batches, no optimiser states.
         (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::report::count;
+use crate::report::{Done, count};
 use crate::run::prepare::SYNTHETIC_FOLDER;
 use crate::state::checkpoint::CheckpointError;
 use crate::system::command_line;
@@ -117,10 +117,31 @@ pub fn lost(step: u64, saved_at: Option<u64>) -> String {
     format!("step {} was not saved; the last that this run has saved: {saved_at}", count(step))
 }
 
+/// Of a run that may have been too short, on files of the user's: that it was.
+pub fn few_steps(config: &Config, steps: u64) -> Option<String> {
+    /// Runs of fewer steps have hardly learnt yet.
+    const FEW: u64 = 100;
+    let of_epochs = config.train.steps.is_none() && !config.data.train.is_empty();
+    (of_epochs && steps < FEW).then(|| {
+        format!(
+            "{} steps are few to learn from: a smaller --batch-size (now {}) makes more of the \
+             same rows, more --epochs go over them again",
+            count(steps),
+            count(config.train.batch_size as u64)
+        )
+    })
+}
+
 /// What the run came to and where it was written. `reached` is the AUC and the best possible one,
 /// where that is known.
-pub fn what_was_reached(config: &Config, reached: Option<(f64, f64)>) -> String {
+pub fn what_was_reached(config: &Config, done: &Done, reached: Option<(f64, f64)>) -> String {
     let mut lines = Vec::new();
+    if let Some(best) = done.best_eval.filter(|best| Some(best.step) != done.eval_step) {
+        let [auc, logloss] =
+            [best.metrics.auc, best.metrics.logloss].map(|value| value.unwrap_or(f64::NAN));
+        let step = count(best.step);
+        lines.push(format!("best evaluation: step {step}, AUC {auc:.5}, log loss {logloss:.5}"));
+    }
     if let Some((auc, best)) = reached {
         lines.push(format!(
             "AUC {auc:.5} of {best:.5}, the best possible on this data: {:.5} below it",

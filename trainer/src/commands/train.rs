@@ -15,7 +15,7 @@ use crate::commands::launch::{launched, with_device};
 use crate::commands::plan::{OfRun, Planned};
 use crate::commands::train_arguments::{TrainArguments, TrainOptions};
 use crate::config::{Config, DeviceChoice, EvalEvery};
-use crate::data::{self, Reads, count_samples};
+use crate::data::{self, Reads};
 use crate::error::{Error, Result, signal_name};
 use crate::iteration::arithmetic::Ceiling;
 use crate::iteration::job::{Busy, Job};
@@ -224,6 +224,12 @@ fn announce(
 ) -> Result<()> {
     session.cleaned().iter().for_each(|left| reporter.note(&format!("checkpoints: {left}")));
     evaluation::missing_data(config).iter().for_each(|note| reporter.note(note));
+    if let Some(rows) = session.valid_samples().filter(|_| config.holdout().is_some()) {
+        reporter.note(&format!(
+            "{} rows of the training files are held out to validate on",
+            report::count(rows)
+        ));
+    }
     if session.steps() > 0 {
         reporter.note(&format!(
             "resumed at step {} (sample {})",
@@ -292,7 +298,7 @@ fn counted(
     reporter: &Reporter,
 ) -> Result<u64> {
     let started = Instant::now();
-    let rows = count_samples(config, &prepared.train, threads)?;
+    let rows = data::count_training_rows(config, &prepared.train, threads)?;
     let seconds = started.elapsed().as_secs_f64();
     reporter.note(&format!(
         "counted {} training rows in {}",
@@ -337,6 +343,9 @@ impl Run<'_> {
             }
             if self.is_to_be_saved(step) {
                 self.save(None)?;
+            }
+            if self.is_patience_over(step) {
+                return self.finish("patience");
             }
         }
         match self.evaluate_last()? {
@@ -401,12 +410,9 @@ impl Run<'_> {
     fn is_to_be_saved(&self, step: u64) -> bool {
         let settings = &self.config.checkpoint;
         let memory = self.session.memory();
-        let is_best = memory.last_eval_step == Some(step)
-            && memory.best_auc.is_some()
-            && memory.best_auc == self.session.last_metrics().and_then(|metrics| metrics.auc);
-        settings.save_every > 0
-            && !self.session.has_ended()
-            && (step.is_multiple_of(settings.save_every) || settings.keep_best && is_best)
+        let is_best = memory.best.is_some_and(|best| best.step == step);
+        let is_due = settings.save_every > 0 && step.is_multiple_of(settings.save_every);
+        !self.session.has_ended() && (is_due || is_best && self.config.saves_best())
     }
 
     fn at(&self) -> At {
@@ -501,8 +507,11 @@ impl Run<'_> {
             self.reporter.note(&format!("trace {}: {what}", file.display()));
         }
         self.say_what_is_wrong_with_the_data()?;
+        if let Some(note) = remarks::few_steps(self.config, self.session.steps()) {
+            self.reporter.note(&note);
+        }
         let reached = done.last_eval.and_then(|eval| eval.metrics.auc).zip(self.best_possible_auc);
-        self.reporter.result(&remarks::what_was_reached(self.config, reached));
+        self.reporter.result(&remarks::what_was_reached(self.config, &done, reached));
         let at = self.at();
         self.reporter.done(at, &done)?;
         drop(busy);
@@ -543,6 +552,7 @@ impl Run<'_> {
                 .filter(|&bytes| bytes > 0),
             eval_share: self.meter.eval_share(&self.session),
             eval_step: self.session.memory().last_eval_step,
+            best_eval: self.session.memory().best,
             last_eval: self.meter.last_eval(),
         })
     }

@@ -62,6 +62,10 @@ pub struct TrainArguments {
     #[arg(long, value_name = "off|host|device|auto", help_heading = "Data")]
     pub cache_data: Option<CacheData>,
 
+    /// Hold this share of the training rows out and validate on them
+    #[arg(long, value_name = "X", conflicts_with = "valid", help_heading = "Data")]
+    pub holdout: Option<f64>,
+
     /// Samples of one batch, over all ranks
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub batch_size: Option<usize>,
@@ -105,6 +109,9 @@ pub struct TrainArguments {
         help_heading = "Evaluation"
     )]
     pub eval_every: Option<EvalEvery>,
+    /// Stop after N evaluations without a better one
+    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    pub patience: Option<u64>,
     /// Samples of one evaluation batch
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     pub eval_batch_size: Option<usize>,
@@ -246,6 +253,7 @@ impl TrainArguments {
             config.synthetic.enabled = false;
         }
         self.settings().into_iter().try_for_each(|setting| setting.apply(&mut config))?;
+        config.resolve_holdout();
         config.optimizer.resolve()?;
         let mut config = place(config)?;
         self.refuse_contradictions(&config)?;

@@ -5,6 +5,8 @@ use super::validate::quoted;
 use crate::error::{Error, Result};
 use headlong_reader::IdPolicy;
 use headlong_reader::formats::Format;
+use headlong_reader::formats::part::Holdout;
+pub use headlong_reader::formats::part::HoldoutBy;
 use headlong_reader::hashing::HashFunction;
 use headlong_reader::io::DataFile;
 pub use headlong_reader::{BadRowPolicy, DenseTransform};
@@ -20,6 +22,13 @@ settings! {
         pub train: Vec<DataFile>,
         /// Validation files.
         pub valid: Vec<DataFile>,
+        /// Share of the training rows that is held out to validate on, where no validation file is
+        /// named.
+        ///
+        /// Then `valid` names the training files.
+        pub holdout: f64 = 0.0,
+        /// Which rows are held out: "random" ones, or the "last" of the files.
+        pub holdout_by: HoldoutBy = HoldoutBy::Random,
         /// The format of all of them: "auto", or one of docs/formats.md: "criteo", "csv",
         /// "parquet", "headlong", "mlperf", "raw", "npy", "split".
         pub format: FormatChoice = FormatChoice::Auto,
@@ -221,6 +230,19 @@ impl Config {
         }
     }
 
+    /// Rows that are held out are those of the training files.
+    pub(crate) fn resolve_holdout(&mut self) {
+        if self.data.holdout > 0.0 && self.data.valid.is_empty() {
+            self.data.valid = self.data.train.clone();
+        }
+    }
+
+    /// Which rows of the training files are held out, where any are.
+    pub fn holdout(&self) -> Option<Holdout> {
+        let (share, by) = (self.data.holdout, self.data.holdout_by);
+        (share > 0.0).then_some(Holdout { share, by })
+    }
+
     /// How ids become row indices, by the reader's name.
     pub fn id_policy(&self) -> IdPolicy {
         match self.data.ids {
@@ -256,6 +278,17 @@ impl Config {
             let (expected, found) = (data.num_sparse, data.hotness.len());
             let message = format!("expected {expected} numbers (data.num_sparse), found {found}");
             return Err(Error::config("data.hotness", message));
+        }
+        if !(0.0..1.0).contains(&data.holdout) {
+            let message = format!("expected a share, 0 to below 1, found {}", data.holdout);
+            return Err(Error::config("data.holdout", message));
+        }
+        if data.holdout > 0.0 && data.valid != data.train {
+            return Err(Error::contradiction(
+                format!("data.holdout = {}", data.holdout),
+                "data.valid",
+                "rows are either held out of the training files, or files of their own",
+            ));
         }
         let kept = matches!(data.cache, CacheData::Host | CacheData::Device);
         if data.ids == Ids::Admitted && (kept || data.order != OrderChoice::Sequential) {

@@ -1,5 +1,6 @@
 //! When and how the model is evaluated.
 
+pub use crate::metrics::EvalMetric;
 use serde::{Deserialize, Serialize};
 
 settings! {
@@ -14,6 +15,13 @@ settings! {
         /// Training stops at the first evaluation that reaches this area under the ROC curve.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub target_auc: Option<f64>,
+        /// Which of two evaluations is better: that with the higher "auc", or the lower "log_loss".
+        pub metric: EvalMetric = EvalMetric::Auc,
+        /// Training stops after so many evaluations without a better one; unset: it does not.
+        ///
+        /// With `checkpoint.dir`, the weights of the best evaluation are saved and kept.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub patience: Option<u64>,
         /// Whether training continues while scores are sorted; changes no metric.
         pub asynchronous: bool = true,
     }

@@ -24,6 +24,7 @@ impl Config {
         .map_err(|error| value_error(&error, text, place))?;
         config.optimizer.resolve()?;
         config.resolve_columns();
+        config.resolve_holdout();
         Ok(config)
     }
 
@@ -70,6 +71,7 @@ impl Config {
         }
         settings.into_iter().try_for_each(|(key, value, _)| self.set(key, value))?;
         self.resolve_columns();
+        self.resolve_holdout();
         self.optimizer.resolve()
     }
 
@@ -425,6 +427,7 @@ mod tests {
             self.train.sum_blocks = Some(1);
             self.train.hugectr_compat = true;
             self.eval.target_auc = Some(0.8);
+            self.eval.patience = Some(3);
             self.checkpoint.dir = Some("c".into());
             self.run.kernels = Some("k".into());
             self.run.algorithms = Some("a".into());

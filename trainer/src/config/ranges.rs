@@ -83,6 +83,7 @@ ranges! {
     "train.log_every": 1, UNBOUNDED;
     "eval.every": 0, UNBOUNDED;
     "eval.batch_size": 1, SAMPLES;
+    "eval.patience": 1, UNBOUNDED;
     "checkpoint.save_every": 0, UNBOUNDED;
     "checkpoint.keep": 1, UNBOUNDED;
     "run.threads": 1, MOST_THREADS as u64;

@@ -313,16 +313,15 @@ impl Config {
             let reason = "ranks that evaluate are either threads or processes";
             return contradicts(&format!("run.eval_ranks = {count}"), reason);
         }
-        let checkpoint = &self.checkpoint;
         if !self.eval.asynchronous {
             return contradicts(
                 "eval.asynchronous = false",
                 "training does not wait for ranks of their own",
             );
         }
-        if checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best {
+        if self.saves_best() {
             let reason = "when the metrics are known, training has gone on: set \
-                          checkpoint.keep_best = false";
+                          checkpoint.keep_best = false, without eval.patience";
             return contradicts("checkpoint.keep_best = true", reason);
         }
         Ok(())
@@ -367,6 +366,32 @@ impl Config {
         self.train.sum_blocks.unwrap_or(self.run.ranks)
     }
 
+    /// Whether the weights of the best evaluation are saved when it is made.
+    pub fn saves_best(&self) -> bool {
+        let checkpoint = &self.checkpoint;
+        let is_asked_for = checkpoint.save_every > 0 || self.eval.patience.is_some();
+        checkpoint.dir.is_some() && checkpoint.keep_best && is_asked_for
+    }
+
+    fn validate_patience(&self) -> Result<()> {
+        let Some(patience) = self.eval.patience else { return Ok(()) };
+        let contradicts = |setting: &str, reason: &str| {
+            Err(Error::contradiction(format!("eval.patience = {patience}"), setting, reason))
+        };
+        if matches!(self.eval.every, EvalEvery::Steps(0) | EvalEvery::EpochFraction(0.0)) {
+            return contradicts("eval.every = 0", "it counts evaluations; set --eval-every");
+        }
+        if self.data.valid.is_empty() && !self.data.train.is_empty() {
+            let reason = "evaluations are made on a validation set; name one with --valid";
+            return contradicts("data.valid = []", reason);
+        }
+        if self.checkpoint.dir.is_some() && !self.checkpoint.keep_best {
+            let reason = "the weights of the best evaluation would be lost";
+            return contradicts("checkpoint.keep_best = false", reason);
+        }
+        Ok(())
+    }
+
     fn validate_rest(&self) -> Result<()> {
         if let EvalEvery::EpochFraction(fraction) = self.eval.every
             && !(fraction.is_finite() && fraction >= 0.0)
@@ -391,6 +416,7 @@ impl Config {
                 ));
             }
         }
+        self.validate_patience()?;
         if self.synthetic.enabled && !(self.data.train.is_empty() && self.data.valid.is_empty()) {
             return Err(Error::contradiction(
                 "synthetic.enabled = true",

@@ -1,6 +1,6 @@
 //! What data takes where it is kept in memory, before any of it is read; and what is kept where.
 
-use super::{format_of, is_streamed, known_samples, open_source};
+use super::{format_of, is_counted_in_memory, is_streamed, known_samples, open_source};
 use crate::config::{CacheData, Config, OrderChoice};
 use crate::system::machine::Machine;
 use headlong_reader::formats::{Format, Source};
@@ -33,6 +33,11 @@ pub(crate) fn cached_bytes(config: &Config) -> u64 {
 
 /// The same of any files that are kept as `cache` says.
 pub(crate) fn decoded_bytes(config: &Config, files: &[DataFile], cache: CacheData) -> u64 {
+    // What is counted in memory, to hold rows of it out, stays there.
+    let cache = match is_counted_in_memory(config, files) {
+        Ok(true) => CacheData::Host,
+        _ => cache,
+    };
     let is_kept = matches!(cache, CacheData::Host | CacheData::Auto)
         && !files.iter().any(DataFile::is_stream);
     if !is_kept {

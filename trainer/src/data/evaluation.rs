@@ -1,13 +1,12 @@
 //! Data that is predicted: validation files, and the files of `eval` and `predict`.
 
-use super::{
-    block_options, check_columns, count_samples, format_of, is_one_hot, keep, open_source,
-};
+use super::{block_options, check_columns, count_samples, format_of, is_one_hot, keep, open_part};
 use crate::config::{CacheData, Config};
 use crate::error::{Error, Result};
 use crate::system::machine::Machine;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
+use headlong_reader::formats::part::Part;
 use headlong_reader::formats::{Format, Source};
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
@@ -73,7 +72,9 @@ impl EvaluationData {
     ) -> Result<Self> {
         let (transform, batch_size) = (config.data.dense_transform, config.eval.batch_size);
         let contents = match format_of(config, files)? {
-            Format::Criteo => Self::open_text(config, files, labelled, threads, kept)?,
+            Format::Criteo if config.holdout().is_none() => {
+                Self::open_text(config, files, labelled, threads, kept)?
+            }
             _ => {
                 let kept = kept && !stays_on_devices(config, files);
                 Contents::Format(Self::open_format(config, files, labelled, threads, kept)?)
@@ -117,7 +118,7 @@ impl EvaluationData {
         threads: usize,
         kept: bool,
     ) -> Result<Arc<dyn Source>> {
-        let source = open_source(config, files, threads)?;
+        let source = open_part(config, files, Part::HeldOut, threads)?;
         check_columns(config, &*source, labelled)?;
         match kept.then(|| keep(CacheData::Auto, &*source)).transpose()?.flatten() {
             Some(kept) => Ok(Arc::new(kept)),

@@ -1,6 +1,6 @@
 //! The events of a run: what the JSON log holds (docs/formats.md, "JSON log").
 
-use crate::metrics::EvalMetrics;
+use crate::metrics::{BestEvaluation, EvalMetrics};
 use headlong_reader::io::DataFile;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -103,7 +103,7 @@ pub struct ExchangeBytes {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// `"finished"`, `"target_auc"`, `"SIGINT"`, `"SIGTERM"` or `"SIGHUP"`.
+    /// `"finished"`, `"target_auc"`, `"patience"`, `"SIGINT"`, `"SIGTERM"` or `"SIGHUP"`.
     pub reason: String,
     /// Seconds since the start.
     pub wall_s: f64,
@@ -132,4 +132,7 @@ pub struct Done {
     /// The last evaluation, where there was one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_eval: Option<Eval>,
+    /// The best evaluation, by `eval.metric`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub best_eval: Option<BestEvaluation>,
 }

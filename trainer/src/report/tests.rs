@@ -79,6 +79,7 @@ fn run(reporter: &mut Reporter) {
         eval_share: 0.25,
         eval_step: Some(100),
         last_eval: None,
+        best_eval: None,
     };
     reporter.done(at, &done).unwrap();
 }

@@ -10,6 +10,7 @@ use crate::state::checkpoint::{Checkpoint, Difference, first_difference};
 use headlong_device::pool::Pool;
 use headlong_reader::dictionary::{CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule};
 use headlong_reader::formats::Format;
+use headlong_reader::formats::part::Part;
 use headlong_reader::io::DataFile;
 use headlong_reader::make::{DictionaryFolder, MakeOptions};
 use headlong_reader::{FileIdentity, IdMapper};
@@ -279,7 +280,7 @@ fn build(
     let cannot = |error| Error::failed("the dictionary cannot be built")(error);
     let Wanted { rule, settings, files: identities } = wanted;
     let blocks = block_options(config, true, threads);
-    if settings["format"] == Format::Criteo.name() {
+    if settings["format"] == Format::Criteo.name() && config.holdout().is_none() {
         let (schema, on_bad_row) = (blocks.schema, blocks.on_bad_row);
         let options = MakeOptions { schema, on_bad_row, rule, settings, ..MakeOptions::default() };
         return folder
@@ -294,7 +295,7 @@ fn build(
         skipped: 0,
         identity,
     });
-    let source = data::open_source(config, files, threads)?;
+    let source = data::open_part(config, files, Part::Kept, threads)?;
     let dictionary = Dictionary::count(&*source, rule, counted.collect()).map_err(cannot)?;
     dictionary.with_settings(settings).save(&folder.file()).map_err(cannot)
 }

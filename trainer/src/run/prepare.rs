@@ -68,7 +68,7 @@ impl Prepared {
         if prepared.train.is_empty() {
             prepared.make_synthetic(config, threads, reporter)?;
         } else {
-            prepared.train_rows = data::known_samples(config, &prepared.train)?;
+            prepared.train_rows = data::known_training_rows(config, &prepared.train)?;
         }
         if config.data.ids == Ids::Dictionary {
             prepared.dictionary = Some(match resumed {
@@ -91,7 +91,7 @@ impl Prepared {
             };
             prepared.train_on(&report);
         } else {
-            prepared.train_rows = data::known_samples(config, &prepared.train)?;
+            prepared.train_rows = data::known_training_rows(config, &prepared.train)?;
         }
         if config.data.ids == Ids::Dictionary {
             prepared.dictionary = RunDictionary::that_is_there(config, &prepared.train, resumed)?;

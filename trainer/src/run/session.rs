@@ -30,7 +30,7 @@ use crate::iteration::model::Purpose;
 use crate::iteration::ranks::RankGroup;
 use crate::iteration::schedule::Lane;
 use crate::iteration::worker::{StepLoss, StepRates};
-use crate::metrics::{EvalMetrics, Scores};
+use crate::metrics::{BestEvaluation, EvalMetric, EvalMetrics, Scores};
 use crate::run::drift::{Drift, DriftWatch, covered_share};
 use crate::run::statistics::STATISTICS_BLOB;
 use crate::state::checkpoint::{
@@ -103,9 +103,13 @@ impl<'a> Start<'a> {
 
 /// What a session remembers beyond weights and position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
-#[serde(deny_unknown_fields)]
 pub struct Memory {
-    pub best_auc: Option<f64>,
+    /// The best evaluation so far.
+    #[serde(default)]
+    pub best: Option<BestEvaluation>,
+    /// Evaluations since the best one.
+    #[serde(default)]
+    pub evaluations_since_best: u64,
     pub last_eval_step: Option<u64>,
     /// What an evaluation has found that reaches the target: the step at which the run stops for
     /// it, and its AUC.
@@ -118,6 +122,25 @@ pub struct Memory {
     /// How the reader's position is counted ([`data::order_name`]); unset in checkpoints of text.
     #[serde(default)]
     pub order: Option<String>,
+}
+
+impl Memory {
+    /// Whether as many evaluations as `eval.patience` says have not been better.
+    pub fn patience_is_over(&self, config: &Config) -> bool {
+        config.eval.patience.is_some_and(|patience| self.evaluations_since_best >= patience)
+    }
+
+    /// Counts an evaluation of the weights of `step`.
+    fn evaluated(&mut self, step: u64, metrics: EvalMetrics, metric: EvalMetric) {
+        self.last_eval_step = Some(step);
+        let before = self.best.and_then(|best| best.metrics.score(metric));
+        if metrics.score(metric).is_some_and(|now| before.is_none_or(|before| now > before)) {
+            self.best = Some(BestEvaluation { step, metrics });
+            self.evaluations_since_best = 0;
+        } else {
+            self.evaluations_since_best += 1;
+        }
+    }
 }
 
 pub struct Session {
@@ -564,7 +587,7 @@ fn keep_training(
 
 /// Rows of the training data.
 fn counted_rows(config: &Config, data: &SessionData, threads: usize) -> Result<u64> {
-    data.train_rows.map_or_else(|| data::count_samples(config, &data.train, threads), Ok)
+    data.train_rows.map_or_else(|| data::count_training_rows(config, &data.train, threads), Ok)
 }
 
 /// The step after which nothing more is trained: as `train.steps` says, or at the end of a part of

@@ -24,7 +24,7 @@ mod write;
 
 pub use difference::{Difference, first_difference};
 pub use directory::{
-    CheckpointDirectory, Cleaned, DirectoryOptions, SaveReport, newest, open, steps,
+    CheckpointDirectory, Cleaned, DirectoryOptions, SaveReport, best, newest, open, steps,
 };
 pub use error::{Cause, CheckpointError, Result};
 pub use files::{FileWriter, Files, SystemFiles};

@@ -1,9 +1,9 @@
 //! What each command reads and writes: no output of one is an input.
 
 use super::{BenchCommand, Command, ConfigCommand, DataCommand, KernelsCommand};
-use crate::commands::checkpoint::{CheckpointCommand, export_target};
+use crate::commands::checkpoint::CheckpointCommand;
 use crate::commands::convert::ConvertArguments;
-use crate::commands::files::{CommandFiles, checkpoint_at};
+use crate::commands::files::CommandFiles;
 use crate::error::Result;
 use headlong_reader::convert::files_of;
 use headlong_reader::formats::Format;
@@ -94,9 +94,8 @@ fn of_checkpoint(command: &CheckpointCommand) -> CommandFiles {
         CheckpointCommand::Inspect { dir, json } | CheckpointCommand::Verify { dir, json } => {
             files.reads_checkpoint("DIR", Some(dir)).writes_json(json)
         }
-        CheckpointCommand::Export { dir, output } => {
-            let target = export_target(&checkpoint_at(dir), output.as_deref());
-            files.reads_checkpoint("DIR", Some(dir)).writes("--output", [target])
+        CheckpointCommand::Export { dir, output, .. } => {
+            files.reads_checkpoint("DIR", Some(dir)).writes("--output", output)
         }
     }
 }

@@ -89,6 +89,15 @@ impl Run<'_> {
             .is_some_and(|(due, auc)| step >= due && self.reaches_target(auc))
     }
 
+    /// Whether training stops at `step` because evaluations have not been better for long enough:
+    /// as for a target, at a step that no machine's speed decides.
+    pub(super) fn is_patience_over(&self, step: u64) -> bool {
+        let memory = self.session.memory();
+        let known_after = self.eval_every.map_or(0, |every| self.known_after(every));
+        memory.last_eval_step.is_some_and(|evaluated| step >= evaluated + known_after)
+            && memory.patience_is_over(self.config)
+    }
+
     /// Not where a target or MLPerf's log counts evaluations: there, each is where the rule has it.
     fn is_left_to_the_end(&self, every: u64) -> bool {
         let counts = self.config.eval.target_auc.is_some() || self.options.flags.mllog.is_some();
@@ -98,12 +107,9 @@ impl Run<'_> {
     /// None where every evaluation is waited for: because that was asked for, or because the best
     /// checkpoint is kept, which can only be written while the weights are there.
     fn known_after(&self, every: u64) -> u64 {
-        let checkpoint = &self.config.checkpoint;
-        let may_be_best =
-            checkpoint.dir.is_some() && checkpoint.save_every > 0 && checkpoint.keep_best;
         match self.config.run.evaluating() {
             Some(_) => every,
-            None if may_be_best || !self.config.eval.asynchronous => 0,
+            None if self.config.saves_best() || !self.config.eval.asynchronous => 0,
             None => known_after(every),
         }
     }

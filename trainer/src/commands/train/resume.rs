@@ -29,6 +29,9 @@ fn already_done(config: &Config, checkpoint: &Checkpoint) -> Option<Done> {
     let state = &checkpoint.manifest().state;
     state.finished.as_ref()?;
     let memory: crate::run::session::Memory = serde_json::from_value(state.session.clone()).ok()?;
+    if state.finished.as_deref() == Some("patience") && !memory.patience_is_over(config) {
+        return None;
+    }
     let (epochs, steps, target) = asked_for(config);
     let (epochs_then, steps_then, target_then) = memory.asked_for?;
     let ends_as_early = match (steps, steps_then) {

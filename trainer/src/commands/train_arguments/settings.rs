@@ -95,6 +95,7 @@ impl TrainArguments {
         let mut settings = settings! { self:
             "--data" data => data.train;
             "--valid" valid => data.valid;
+            "--holdout" holdout => data.holdout;
             "--data-format" data_format => data.format FormatChoice::Of;
             "--output-dir" output_dir => run.output_dir;
             "--on-bad-row" on_bad_row => data.on_bad_row;
@@ -109,6 +110,7 @@ impl TrainArguments {
             "--precision" precision => train.precision;
             "--seed" seed => train.seed;
             "--target-auc" target_auc => eval.target_auc Some;
+            "--patience" patience => eval.patience Some;
             "--eval-every" eval_every => eval.every;
             "--eval-batch-size" eval_batch_size => eval.batch_size;
             "--eval-ranks" eval_ranks => run.eval_ranks Some;
@@ -162,9 +164,10 @@ mod tests {
     ];
 
     /// A value for every flag that takes one, and for each of its keys another one.
-    const VALUES: [(&str, &str, &[&str]); 30] = [
+    const VALUES: [(&str, &str, &[&str]); 32] = [
         ("--data", "a.txt", &["data.train=[\"b.txt\"]"]),
         ("--valid", "a.txt", &["data.valid=[\"b.txt\"]"]),
+        ("--holdout", "0.5", &["data.holdout=0.25"]),
         ("--data-format", "csv", &["data.format=parquet"]),
         ("--output-dir", "a", &["run.output_dir=b"]),
         ("--on-bad-row", "skip", &["data.on_bad_row=error"]),
@@ -181,6 +184,7 @@ mod tests {
         ("--precision", "bf16", &["train.precision=f16"]),
         ("--seed", "5", &["train.seed=6"]),
         ("--target-auc", "0.5", &["eval.target_auc=0.25"]),
+        ("--patience", "5", &["eval.patience=6"]),
         ("--eval-every", "5", &["eval.every=6"]),
         ("--eval-batch-size", "64", &["eval.batch_size=32"]),
         ("--eval-ranks", "5", &["run.eval_ranks=6"]),

@@ -31,7 +31,7 @@ pub(super) fn open_directory_on(
     let options = DirectoryOptions {
         writers,
         keep_last: config.checkpoint.keep,
-        keep_best: config.checkpoint.keep_best,
+        keep_best: config.checkpoint.keep_best.then_some(config.eval.metric),
         files,
         ..DirectoryOptions::default()
     };
@@ -179,6 +179,8 @@ fn refuse_another_run(now: &Config, then: &Config) -> Result<()> {
         let columns = &config.data.columns;
         [
             ("model.loss", quoted(&config.model.loss)),
+            ("data.holdout", quoted(&config.data.holdout)),
+            ("data.holdout_by", quoted(&config.data.holdout_by)),
             ("data.columns.label", quoted(&columns.label)),
             ("data.columns.dense", quoted(&columns.dense)),
             ("data.columns.categorical", quoted(&columns.categorical)),

@@ -196,11 +196,7 @@ impl Session {
             self.add_held(started);
             return Ok(None);
         };
-        self.memory.last_eval_step = Some(step);
-        self.memory.best_auc = match (self.memory.best_auc, metrics.auc) {
-            (Some(best), Some(auc)) => Some(best.max(auc)),
-            (best, auc) => best.or(auc),
-        };
+        self.memory.evaluated(step, metrics, self.config.eval.metric);
         self.last_metrics = Some(metrics);
         let held = held + self.add_held(started);
         Ok(Some(Evaluated { step, samples, metrics, held }))

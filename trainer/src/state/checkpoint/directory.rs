@@ -18,9 +18,10 @@ use super::files::{Files, SystemFiles};
 use super::manifest::{MANIFEST_FILE, check_name};
 use super::read::{Checkpoint, step_name, step_named};
 use super::remover::Remover;
-use super::retention::{Candidate, superfluous};
+use super::retention::{self, Candidate, superfluous};
 use super::shard::DEFAULT_SHARD_BYTES;
 use super::write::{FilePlan, Snapshot, Written, write_files};
+use crate::metrics::EvalMetric;
 use headlong_device::files::FolderLock;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,8 +38,8 @@ const WHOLE_NAMES: [&str; 2] = [MANIFEST_FILE, "config.toml"];
 pub struct DirectoryOptions {
     /// How many of the last checkpoints stay, besides the best one. At least one does.
     pub keep_last: usize,
-    /// Whether the checkpoint with the highest AUC stays, however old.
-    pub keep_best: bool,
+    /// By what the best checkpoint stays, however old; `None`: it does not.
+    pub keep_best: Option<EvalMetric>,
     /// Files are cut at about this size.
     pub shard_bytes: u64,
     /// Threads that write files at the same time. One asks for rows in the order of the layout.
@@ -49,7 +50,7 @@ pub struct DirectoryOptions {
 impl Default for DirectoryOptions {
     fn default() -> Self {
         let (shard_bytes, files) = (DEFAULT_SHARD_BYTES, Arc::new(SystemFiles));
-        Self { keep_last: 2, keep_best: true, shard_bytes, writers: 1, files }
+        Self { keep_last: 2, keep_best: Some(EvalMetric::Auc), shard_bytes, writers: 1, files }
     }
 }
 
@@ -267,9 +268,9 @@ impl CheckpointDirectory {
                 .is_ok_and(|is| is)
                 .then(|| Checkpoint::open(path).ok())??;
             let state = &found.manifest().state;
-            let auc =
-                state.metrics.filter(|_| self.options.keep_best).and_then(|metrics| metrics.auc);
-            Some(Candidate { step: *step, auc })
+            let score = state.metrics.zip(self.options.keep_best);
+            let score = score.and_then(|(metrics, metric)| metrics.score(metric));
+            Some(Candidate { step: *step, score })
         };
         let candidates: Vec<Candidate> = steps.iter().filter_map(candidate).collect();
         for step in
@@ -359,6 +360,22 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
         Some(checkpoint) => Ok(checkpoint),
         None => Checkpoint::open(path),
     }
+}
+
+/// The checkpoint in `directory` whose evaluation is the best by `metric`; `None` where no
+/// evaluated one is in it.
+pub fn best(directory: &Path, metric: EvalMetric) -> Result<Option<Checkpoint>> {
+    let mut checkpoints = Vec::new();
+    for (_, path) in steps(directory)? {
+        checkpoints.push(Checkpoint::open(&path)?);
+    }
+    let candidates = checkpoints.iter().map(|checkpoint| {
+        let state = &checkpoint.manifest().state;
+        let score = state.metrics.and_then(|metrics| metrics.score(metric));
+        Candidate { step: state.step, score }
+    });
+    let best = retention::best(&candidates.collect::<Vec<_>>());
+    Ok(checkpoints.into_iter().find(|found| Some(found.manifest().state.step) == best))
 }
 
 pub fn steps(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {

@@ -5,12 +5,12 @@ use std::cmp::Ordering;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     pub step: u64,
-    /// AUC of its weights; `None` where they were not evaluated.
-    pub auc: Option<f64>,
+    /// What its evaluation came to, the higher the better; `None` where there was none.
+    pub score: Option<f64>,
 }
 
 /// The steps of the checkpoints to remove, ascending: all but the last `keep_last` (at least one)
-/// and the one with the highest AUC (of equals, the latest).
+/// and the best one.
 pub fn superfluous(candidates: &[Candidate], keep_last: usize) -> Vec<u64> {
     let mut steps: Vec<u64> = candidates.iter().map(|candidate| candidate.step).collect();
     steps.sort_unstable();
@@ -21,13 +21,14 @@ pub fn superfluous(candidates: &[Candidate], keep_last: usize) -> Vec<u64> {
     steps
 }
 
-/// The step of the checkpoint with the highest AUC; of equals, the latest.
+/// The step of the checkpoint with the highest score; of equals, the first.
 pub fn best(candidates: &[Candidate]) -> Option<u64> {
     let order = |a: &(f64, u64), b: &(f64, u64)| match a.0.total_cmp(&b.0) {
-        Ordering::Equal => a.1.cmp(&b.1),
+        Ordering::Equal => b.1.cmp(&a.1),
         order => order,
     };
-    let measured = candidates.iter().filter_map(|candidate| Some((candidate.auc?, candidate.step)));
+    let measured =
+        candidates.iter().filter_map(|candidate| Some((candidate.score?, candidate.step)));
     measured.max_by(order).map(|(_, step)| step)
 }
 
@@ -36,7 +37,7 @@ mod tests {
     use super::*;
 
     fn candidates(of: &[(u64, Option<f64>)]) -> Vec<Candidate> {
-        of.iter().map(|&(step, auc)| Candidate { step, auc }).collect()
+        of.iter().map(|&(step, score)| Candidate { step, score }).collect()
     }
 
     #[test]
