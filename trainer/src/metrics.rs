@@ -89,8 +89,8 @@ impl EvalMetrics {
         }
     }
 
-    /// What is wrong with the metrics, as a sentence for a warning: a part is undefined, or the
-    /// model is worse than none. `None` where nothing is.
+    /// What makes a part of the metrics undefined, as a sentence for a warning; `None` where all
+    /// are defined.
     pub fn warning(&self) -> Option<&'static str> {
         if self.eval_samples == 0 {
             Some("no samples were evaluated")
@@ -100,11 +100,6 @@ impl EvalMetrics {
             Some("AUC and normalised entropy are undefined: no evaluated sample has label 0")
         } else if self.auc.is_none() {
             Some("AUC is undefined: a logit is not a number")
-        } else if self.ne.is_some_and(|ne| ne > 1.0) {
-            Some(
-                "NE is above 1: so far the model predicts worse than the base rate does for all; \
-                 a lower learning rate, or fewer epochs, may help",
-            )
         } else {
             None
         }

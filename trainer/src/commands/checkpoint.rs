@@ -296,7 +296,7 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
 
 /// `DIR.safetensors` next to the checkpoint, where no file is named: inside of it the file would go
 /// when the checkpoint does.
-fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf {
+pub(crate) fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf {
     // `.` and `..` are no names.
     let checkpoint = fs::canonicalize(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
     let mut name = checkpoint.file_name().unwrap_or_default().to_owned();

@@ -209,7 +209,7 @@ fn stream(path: &Path, standard: &str) -> PathBuf {
 }
 
 /// A checkpoint, or those of a folder.
-fn checkpoints_at(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn checkpoints_at(folder: &Path) -> Vec<PathBuf> {
     match checkpoint::steps(folder) {
         Ok(steps) if !steps.is_empty() => steps.into_iter().map(|(_, path)| path).collect(),
         _ => vec![folder.to_owned()],

@@ -113,6 +113,9 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
     if let Some(warning) = eval.metrics.warning() {
         warn(warning);
     }
+    if let Some(warning) = remarks::worse_than_none(&eval.metrics) {
+        warn(&warning);
+    }
     let mut document = serde_json::to_value(eval).unwrap_or_default();
     document["samples"] = json!(eval.metrics.eval_samples);
     document["checkpoint"] = json!(applied.checkpoint.path().to_string_lossy());

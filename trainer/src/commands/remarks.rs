@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::metrics::EvalMetrics;
 use crate::report::{Done, count};
 use crate::run::prepare::SYNTHETIC_FOLDER;
 use crate::state::checkpoint::CheckpointError;
@@ -130,6 +131,15 @@ pub fn few_steps(config: &Config, steps: u64) -> Option<String> {
             count(config.train.batch_size as u64)
         )
     })
+}
+
+/// Of a model that predicts worse than the base rate would for all samples: that it does.
+pub fn worse_than_none(metrics: &EvalMetrics) -> Option<String> {
+    let ne = metrics.ne.filter(|&ne| ne > 1.0)?;
+    Some(format!(
+        "NE {ne:.3} is above 1: the base rate, predicted for every sample, has a lower log loss; a \
+         lower learning rate, fewer epochs or --patience may help"
+    ))
 }
 
 /// What the run came to and where it was written. `reached` is the AUC and the best possible one,

@@ -507,9 +507,9 @@ impl Run<'_> {
             self.reporter.note(&format!("trace {}: {what}", file.display()));
         }
         self.say_what_is_wrong_with_the_data()?;
-        if let Some(note) = remarks::few_steps(self.config, self.session.steps()) {
-            self.reporter.note(&note);
-        }
+        let last = done.last_eval.and_then(|eval| remarks::worse_than_none(&eval.metrics));
+        let few = remarks::few_steps(self.config, self.session.steps());
+        few.into_iter().chain(last).for_each(|note| self.reporter.note(&note));
         let reached = done.last_eval.and_then(|eval| eval.metrics.auc).zip(self.best_possible_auc);
         self.reporter.result(&remarks::what_was_reached(self.config, &done, reached));
         let at = self.at();

@@ -1,9 +1,9 @@
 //! What each command reads and writes: no output of one is an input.
 
 use super::{BenchCommand, Command, ConfigCommand, DataCommand, KernelsCommand};
-use crate::commands::checkpoint::CheckpointCommand;
+use crate::commands::checkpoint::{CheckpointCommand, export_target};
 use crate::commands::convert::ConvertArguments;
-use crate::commands::files::CommandFiles;
+use crate::commands::files::{CommandFiles, checkpoints_at};
 use crate::error::Result;
 use headlong_reader::convert::files_of;
 use headlong_reader::formats::Format;
@@ -95,7 +95,10 @@ fn of_checkpoint(command: &CheckpointCommand) -> CommandFiles {
             files.reads_checkpoint("DIR", Some(dir)).writes_json(json)
         }
         CheckpointCommand::Export { dir, output, .. } => {
-            files.reads_checkpoint("DIR", Some(dir)).writes("--output", output)
+            // Whichever of a folder it is of: next to it.
+            let checkpoint = checkpoints_at(dir).pop().unwrap_or_else(|| dir.clone());
+            let target = export_target(&checkpoint, output.as_deref());
+            files.reads_checkpoint("DIR", Some(dir)).writes("--output", [target])
         }
     }
 }

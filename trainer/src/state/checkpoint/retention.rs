@@ -64,10 +64,10 @@ mod tests {
     }
 
     #[test]
-    fn of_equals_the_latest_is_the_best() {
+    fn of_equals_the_first_is_the_best() {
         assert_eq!(
             best(&candidates(&[(10, Some(0.5)), (30, Some(0.5)), (20, Some(0.5))])),
-            Some(30)
+            Some(10)
         );
     }
 }
