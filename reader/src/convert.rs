@@ -3,9 +3,11 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use crate::columns::SharedColumns;
 use crate::criteo::BlockOptions;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result, invalid, refuse};
+use crate::formats::by_column::IntegersSource;
 use crate::formats::delimited::{self, DelimitedSink, DelimitedSource};
 use crate::formats::headlong::{Header, HeadlongSink, HeadlongSource};
 use crate::formats::named::{DenseReading, NamedColumns, Others};
@@ -31,6 +33,8 @@ pub struct Described {
     pub text: BlockOptions,
     /// Columns of `csv` and `parquet`; where nothing is said, they have the names that we write.
     pub columns: Option<NamedColumns>,
+    /// What is said of single dense columns, whose numbers have to be raw then.
+    pub dense_columns: SharedColumns,
     /// Where there are none, what becomes of columns with other names.
     pub others: Others,
     /// Of `csv` without such columns, what its dense numbers are.
@@ -46,6 +50,7 @@ impl Default for Described {
             raw: (13, DenseKind::Transformed(DenseTransform::LnPlus1), DCNV2_HOTNESS.to_vec()),
             text: BlockOptions::default(),
             columns: None,
+            dense_columns: None,
             others: Others::Refused,
             dense_reading: DenseReading::Transformed(DenseTransform::LnPlus1),
             hotness: Vec::new(),
@@ -63,6 +68,7 @@ impl Described {
                 let mut columns =
                     NamedColumns::by_convention(&names, self.dense_reading, &self.hotness);
                 columns.place_others(self.others, &names, |_| Hotness::Fixed(1));
+                columns.dense_columns = self.dense_columns.clone();
                 Ok(columns)
             }
             (None, None) => Err(invalid!("no data file was named")),
@@ -76,11 +82,35 @@ impl Described {
 /// Those of opening; [`ReaderError::Invalid`] for files without a sample; [`ReaderError::Pipe`] for
 /// a pipe, unless the format is `csv` or `criteo`.
 pub fn open(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
-    let source = open_any(format, files, described)?;
+    let source = by_column(open_any(format, files, described)?, format, files, described)?;
     match source.num_samples() {
         Some(0) => Err(no_samples(&names_of(files))),
         _ => Ok(source),
     }
+}
+
+/// Sees to it that what is said of single dense columns is done.
+fn by_column(
+    source: Box<dyn Source>,
+    format: Format,
+    files: &[DataFile],
+    described: &Described,
+) -> Result<Box<dyn Source>> {
+    let Some(columns) = &described.dense_columns else { return Ok(source) };
+    match (source.schema().dense_kind, format) {
+        (DenseKind::Integers, _) => Ok(Box::new(IntegersSource::new(source, columns)?)),
+        // It has been read by them.
+        (_, Format::Csv | Format::Parquet) => Ok(source),
+        (DenseKind::Transformed(done), _) => Err(too_late(done, &names_of(files))),
+    }
+}
+
+/// The error of numbers that nothing can be done by column with any more.
+pub(crate) fn too_late(done: DenseTransform, names: &str) -> ReaderError {
+    invalid!(
+        "{names}: the dense numbers have gone through {done}, and [[column]] needs them as they \
+         were: name the files that these were made of"
+    )
 }
 
 fn open_any(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
@@ -88,7 +118,12 @@ fn open_any(format: Format, files: &[DataFile], described: &Described) -> Result
         Format::Csv => {
             return Ok(Box::new(DelimitedSource::open(files, &described.delimited(files)?)?));
         }
-        Format::Criteo => return Ok(Box::new(TextSource::open(files, &described.text)?)),
+        Format::Criteo => {
+            return Ok(Box::new(TextSource::open(
+                files,
+                &BlockOptions { columns: None, ..described.text.clone() },
+            )?));
+        }
         _ => DataFile::refuse_pipes(
             files,
             &format!("{format} is read in any order, not from front to back"),

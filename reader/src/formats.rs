@@ -14,6 +14,7 @@
 //! All but Parquet and compressed or Criteo's text are read at random: a [`Source`] gives any
 //! ranges of samples in any order.
 
+pub mod by_column;
 pub mod delimited;
 pub mod headlong;
 pub mod memory;

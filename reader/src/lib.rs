@@ -40,6 +40,7 @@
 
 mod admission;
 mod batch;
+pub mod columns;
 pub mod convert;
 pub mod criteo;
 pub mod dictionary;

@@ -15,6 +15,7 @@ use headlong_device::pool::Pool;
 use serde_json::Value;
 
 use crate::batch::Position;
+use crate::columns::SharedColumns;
 use crate::criteo::{BadRowPolicy, BlockOptions, BlockStream, Event};
 use crate::dictionary::{
     CountTables, CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule, ENTRY_BYTES,
@@ -34,6 +35,8 @@ const ESTIMATED_BLOCKS: usize = 8;
 pub struct MakeOptions {
     /// The columns of the files.
     pub schema: Schema,
+    /// What is said of single dense columns: the ids of tables of bins are counted, too.
+    pub columns: SharedColumns,
     /// What to do with lines that are not rows.
     pub on_bad_row: BadRowPolicy,
     /// Which ids get rows of their own.
@@ -51,6 +54,7 @@ impl Default for MakeOptions {
     fn default() -> Self {
         Self {
             schema: Schema::criteo(),
+            columns: None,
             on_bad_row: BadRowPolicy::Error,
             rule: DictionaryRule { min_count: 3, max_rows: None },
             memory_bytes: 2 << 30,
@@ -109,7 +113,7 @@ pub fn estimate(files: &[DataFile], options: &MakeOptions) -> Result<MakeEstimat
     }
     let all = files.iter().map(DataFile::stored_bytes).sum::<Result<u64>>()?;
     let rows = (u128::from(rows) * u128::from(all) / u128::from(bytes.max(1))) as u64;
-    let ids = rows * options.schema.num_sparse as u64;
+    let ids = rows * options.num_tables() as u64;
     Ok(MakeEstimate { rows, disk_bytes: 2 * ids * ENTRY_BYTES })
 }
 
@@ -179,12 +183,12 @@ impl DictionaryFolder {
         progress: &mut dyn FnMut(&MakeProgress),
     ) -> Result<MakeReport> {
         options.check(files)?;
-        let state = State::open(&self.path, options.schema, options.on_bad_row, files)?;
+        let state = State::open(&self.path, options, files)?;
         let mut maker = Maker {
             options,
             pool,
             state,
-            counts: CountTables::new(options.schema.num_sparse, options.memory_bytes),
+            counts: CountTables::new(options.num_tables(), options.memory_bytes),
             skipped: SkipReport::default(),
             spills: 0,
             progress: MakeProgress { num_files: files.len(), ..MakeProgress::default() },
@@ -239,12 +243,18 @@ pub fn make_dictionary(
 impl MakeOptions {
     fn blocks(&self, num_threads: usize) -> BlockOptions {
         let Self { schema, on_bad_row, block_bytes, .. } = *self;
-        BlockOptions { schema, on_bad_row, num_threads, block_bytes }
+        let columns = self.columns.clone();
+        BlockOptions { schema, columns, on_bad_row, num_threads, block_bytes }
+    }
+
+    /// Tables that ids are counted for.
+    fn num_tables(&self) -> usize {
+        self.blocks(1).sample_schema().num_sparse
     }
 
     fn check(&self, files: &[DataFile]) -> Result<()> {
         self.schema.check().map_err(ReaderError::invalid)?;
-        if self.schema.num_sparse == 0 {
+        if self.num_tables() == 0 {
             refuse!("a dictionary needs at least one categorical column");
         }
         if self.rule.min_count == 0 || self.rule.max_rows == Some(0) {
@@ -313,7 +323,7 @@ impl Maker<'_> {
     }
 
     fn merge(&mut self, files: &[DataFile]) -> Result<Dictionary> {
-        let num_columns = self.options.schema.num_sparse;
+        let num_columns = self.options.num_tables();
         let paths = self.state.run_paths();
         let mut runs =
             paths.iter().map(|path| Run::open(path, num_columns)).collect::<Result<Vec<_>>>()?;

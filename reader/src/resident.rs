@@ -38,7 +38,7 @@ impl ResidentData {
     ) -> Result<Self> {
         let mut stream = BlockStream::open(files.to_vec(), options, &Position::default(), Some(1))?;
         let functions = transform.functions(files, options)?;
-        let schema = options.schema;
+        let schema = options.sample_schema();
         let mut data = Self {
             schema,
             functions,

@@ -43,6 +43,15 @@ impl DenseTransform {
         }
     }
 
+    /// Any number by it; not by the minimum of a file, which is refused before.
+    pub(crate) fn of(self, number: f64) -> f64 {
+        match self {
+            DenseTransform::LnPlus1 => (number.max(0.0) + 1.0).ln(),
+            DenseTransform::LnPlus3 => (number.max(-2.0) + 3.0).ln(),
+            DenseTransform::Identity | DenseTransform::FileMinimum => number,
+        }
+    }
+
     /// The functions for `files`, one each. `file-minimum` reads every file once to find its
     /// minimum.
     pub fn functions(
@@ -50,7 +59,8 @@ impl DenseTransform {
         files: &[DataFile],
         options: &BlockOptions,
     ) -> Result<Vec<DenseFunction>> {
-        if let Some(function) = self.function() {
+        let each = options.columns.clone().map(DenseFunction::Columns);
+        if let Some(function) = each.or_else(|| self.function()) {
             return Ok(vec![function; files.len()]);
         }
         DataFile::refuse_pipes(files, "the dense transform file-minimum reads it twice")?;

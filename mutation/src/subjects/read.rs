@@ -17,7 +17,13 @@ pub const SCHEMA: Schema = Schema { labelled: true, num_dense: 2, num_sparse: 3 
 pub fn described(skip: bool) -> Described {
     let on_bad_row = if skip { BadRowPolicy::Skip } else { BadRowPolicy::Error };
     Described {
-        text: BlockOptions { schema: SCHEMA, on_bad_row, num_threads: 1, block_bytes: 4096 },
+        text: BlockOptions {
+            schema: SCHEMA,
+            columns: None,
+            on_bad_row,
+            num_threads: 1,
+            block_bytes: 4096,
+        },
         raw: (2, DenseKind::Transformed(DenseTransform::LnPlus1), vec![1, 2, 1]),
         ..Described::default()
     }

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::batch::Position;
+use crate::columns::SharedColumns;
 use crate::criteo::parse::{BadRowPolicy, LineParser, RawBlock};
 use crate::error::{ReaderError, Result, refuse};
 use crate::io::{DataFile, LineBlocks, TextBlock, TextFile};
@@ -24,8 +25,10 @@ const QUEUED_BLOCKS: usize = 1;
 /// How files become parsed blocks.
 #[derive(Clone, Debug)]
 pub struct BlockOptions {
-    /// The columns.
+    /// The columns of the lines.
     pub schema: Schema,
+    /// What is said of single dense columns: tables of bins come behind the categories.
+    pub columns: SharedColumns,
     /// What to do with lines that are not rows.
     pub on_bad_row: BadRowPolicy,
     /// Threads that parse; one more decompresses.
@@ -37,7 +40,16 @@ pub struct BlockOptions {
 impl Default for BlockOptions {
     fn default() -> Self {
         let schema = Schema::criteo();
-        Self { schema, on_bad_row: BadRowPolicy::Error, num_threads: 1, block_bytes: 1 << 20 }
+        let on_bad_row = BadRowPolicy::Error;
+        Self { schema, columns: None, on_bad_row, num_threads: 1, block_bytes: 1 << 20 }
+    }
+}
+
+impl BlockOptions {
+    /// The columns of the samples: those of the lines, and tables of bins behind them.
+    pub fn sample_schema(&self) -> Schema {
+        let bins = self.columns.as_ref().map_or(0, |columns| columns.bins.len());
+        Schema { num_sparse: self.schema.num_sparse + bins, ..self.schema }
     }
 }
 
@@ -134,7 +146,10 @@ impl BlockStream {
         start: &Position,
         epochs: Option<u64>,
     ) -> Result<Self> {
-        options.schema.check().map_err(ReaderError::invalid)?;
+        options.sample_schema().check().map_err(ReaderError::invalid)?;
+        if let Some(columns) = &options.columns {
+            columns.check(options.schema.num_dense)?;
+        }
         check_files(&files, start)?;
         let num_threads = options.num_threads.max(1);
         let files: Arc<[DataFile]> = files.into();
@@ -148,6 +163,9 @@ impl BlockStream {
             let (used_raw, spare_raw) = recycle(QUEUED_BLOCKS + 4);
             let parse = ParseThread {
                 parser: LineParser::new(options.schema, options.on_bad_row),
+                columns: options.columns.clone(),
+                num_sparse: options.schema.num_sparse,
+                buffer: Vec::new(),
                 files: Arc::clone(&files),
                 input: text_receiver,
                 output: parsed_sender,
@@ -319,6 +337,10 @@ impl SourceThread {
 
 struct ParseThread {
     parser: LineParser,
+    columns: SharedColumns,
+    num_sparse: usize,
+    /// For bins to come behind the categories.
+    buffer: Vec<u32>,
     files: Arc<[DataFile]>,
     input: Receiver<Item<SourceBlock>>,
     output: SyncSender<Item<Parsed>>,
@@ -344,6 +366,9 @@ impl ParseThread {
     fn parse(&mut self, block: SourceBlock) -> Parsed {
         let mut raw = self.spare_raw.take();
         self.parser.parse(block.text.text(), &mut raw);
+        if let Some(columns) = &self.columns {
+            columns.widen(&mut raw, self.num_sparse, &mut self.buffer);
+        }
         let SourceBlock { file, text } = block;
         let parsed = ParsedBlock {
             raw,

@@ -72,7 +72,7 @@ impl CriteoTextReader {
         options: &TextOptions,
         start: &Position,
     ) -> Result<Self> {
-        let schema = options.blocks.schema;
+        let schema = options.blocks.sample_schema();
         check(&ids, options)?;
         let stream = BlockStream::open(files.to_vec(), &options.blocks, start, options.epochs)?;
         let functions = options.dense_transform.functions(files, &options.blocks)?;
@@ -132,7 +132,7 @@ impl CriteoTextReader {
 
 fn check(ids: &IdMapper, options: &TextOptions) -> Result<()> {
     ids.check_text()?;
-    let (expected, found) = (options.blocks.schema.num_sparse, ids.rows().len());
+    let (expected, found) = (options.blocks.sample_schema().num_sparse, ids.rows().len());
     if expected != found {
         refuse!("the schema has {expected} categories, the id policy {found} tables");
     }

@@ -173,6 +173,7 @@ fn ids_of_any_width_counted_from_samples_have_rows_by_falling_count() {
         dense: Vec::new(),
         dense_reading: DenseReading::Integers,
         sparse: vec![column("word"), column("gaps")],
+        dense_columns: None,
         list_separator: b'|',
         ignored: Vec::new(),
     };

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::columns::{DenseColumns, SharedColumns};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::error::{ReaderError, Result};
 use crate::hashing::MISSING_ID;
@@ -23,7 +24,7 @@ pub enum DenseReading {
 }
 
 /// Which columns of a file are what.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NamedColumns {
     /// The column that holds 0 or 1. Samples of a file without it have no labels.
     pub label: Option<String>,
@@ -31,6 +32,8 @@ pub struct NamedColumns {
     pub dense: Vec<String>,
     /// What is in them.
     pub dense_reading: DenseReading,
+    /// Where they are [`DenseReading::Raw`], what is said of single ones.
+    pub dense_columns: SharedColumns,
     /// Categorical columns, in the order of their tables; those with other than one value are
     /// lists.
     pub sparse: Vec<SparseColumn>,
@@ -86,6 +89,7 @@ impl NamedColumns {
             label: header.iter().find(|name| *name == "label").cloned(),
             dense: named(["I", "num_"]).collect(),
             dense_reading,
+            dense_columns: None,
             sparse: sparse
                 .map(|(column, name)| SparseColumn {
                     name,
@@ -119,7 +123,12 @@ impl NamedColumns {
         }
     }
 
-    /// The samples' columns.
+    /// What is said of single dense columns, where their numbers are raw.
+    pub(crate) fn each_dense(&self) -> Option<&DenseColumns> {
+        self.dense_columns.as_deref().filter(|_| matches!(self.dense_reading, DenseReading::Raw(_)))
+    }
+
+    /// The samples' columns: tables of bins behind those that the file has.
     pub fn schema(&self, labelled: bool) -> DataSchema {
         DataSchema {
             labelled,
@@ -131,7 +140,10 @@ impl NamedColumns {
                     DenseKind::Transformed(transform)
                 }
             },
-            sparse: self.sparse.clone(),
+            sparse: {
+                let bins = self.each_dense().map(|each| each.sparse(&self.dense));
+                self.sparse.iter().cloned().chain(bins.into_iter().flatten()).collect()
+            },
         }
     }
 
@@ -148,6 +160,9 @@ impl NamedColumns {
                 "dense transform file-minimum: expected another one, this format has no minimum"
                     .to_owned(),
             ));
+        }
+        if let Some(Err(error)) = self.each_dense().map(|each| each.check(self.dense.len())) {
+            return Err(bad(format!("header: {error}")));
         }
         let dense = self.dense.iter().enumerate().map(|(index, name)| (name, Role::Dense(index)));
         let sparse = self
@@ -199,12 +214,7 @@ pub fn id_of_text(text: &[u8]) -> u64 {
 
 /// A number as the model sees it.
 pub fn transformed(number: f64, transform: DenseTransform) -> f32 {
-    match transform {
-        DenseTransform::LnPlus1 => (number.max(0.0) + 1.0).ln() as f32,
-        DenseTransform::LnPlus3 => (number.max(-2.0) + 3.0).ln() as f32,
-        // The file's minimum has been refused before.
-        DenseTransform::Identity | DenseTransform::FileMinimum => number as f32,
-    }
+    transform.of(number) as f32
 }
 
 /// What is wrong with a field: expected, found.
@@ -271,6 +281,30 @@ pub fn push_dense(
     Ok(())
 }
 
+/// The same of a column that something has been said of: the number, and its bins.
+fn push_of_column(
+    (column, field): (usize, &[u8]),
+    each: &DenseColumns,
+    samples: &mut Samples,
+) -> std::result::Result<(), Fault> {
+    let number = match truth(field) {
+        Some(truth) => Some(f64::from(truth)),
+        None if field.is_empty() => None,
+        None => {
+            let number = std::str::from_utf8(field).ok().and_then(|text| text.parse::<f64>().ok());
+            let number = number.filter(|number| number.is_finite());
+            Some(number.ok_or_else(|| fault("a number", field))?)
+        }
+    };
+    let seen = each.functions[column].number(number);
+    match &mut samples.dense {
+        DenseValues::Numbers(to) if seen.is_finite() => to.push(seen),
+        _ => return Err(fault("a number", field)),
+    }
+    each.push_bins(column, number, &mut samples.sparse);
+    Ok(())
+}
+
 /// A field of text as the ids of a sample; an empty one is a missing value, or an empty list. An
 /// empty value of a list is a missing one.
 pub fn push_ids(
@@ -324,8 +358,11 @@ pub(super) fn push_fields<'a>(
     for (column, field) in in_order.into_iter().enumerate() {
         samples.dense_missing[column] += u64::from(field.is_empty());
         let index = || roles.iter().position(|role| *role == Role::Dense(column)).unwrap_or(0);
-        push_dense(field, columns.dense_reading, &mut samples.dense)
-            .map_err(|fault| (index(), fault))?;
+        let pushed = match columns.each_dense() {
+            Some(each) => push_of_column((column, field), each, samples),
+            None => push_dense(field, columns.dense_reading, &mut samples.dense),
+        };
+        pushed.map_err(|fault| (index(), fault))?;
     }
     samples.num_samples += 1;
     Ok(())

@@ -192,6 +192,7 @@ fn other_formats_are_described_alike() {
         dense: vec!["price".to_owned()],
         dense_reading: DenseReading::Raw(DenseTransform::Identity),
         sparse: vec![column("C1", Hotness::Fixed(1)), column("tags", Hotness::Varying)],
+        dense_columns: None,
         list_separator: b'|',
         ignored: Vec::new(),
     };

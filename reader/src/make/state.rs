@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::MakeOptions;
+use crate::columns::BinnedColumn;
 use crate::criteo::BadRowPolicy;
 use crate::dictionary::CountedFile;
 use crate::error::Result;
@@ -35,6 +37,8 @@ struct Record {
     format_version: u32,
     schema: Schema,
     on_bad_row: BadRowPolicy,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    bins: Vec<BinnedColumn>,
     finished: Vec<FinishedFile>,
     /// The number of the next run; never used twice.
     next_run: u64,
@@ -71,18 +75,14 @@ impl FinishedFile {
 impl State {
     /// Takes up what an earlier call left in `folder`, as far as it is about these files and they
     /// are unchanged.
-    pub fn open(
-        folder: &Path,
-        schema: Schema,
-        on_bad_row: BadRowPolicy,
-        files: &[DataFile],
-    ) -> Result<Self> {
+    pub fn open(folder: &Path, options: &MakeOptions, files: &[DataFile]) -> Result<Self> {
         let folder = folder.join(FOLDER);
         fs::create_dir_all(&folder).map_err(write_error(&folder))?;
         let fresh = Record {
             format_version: FORMAT_VERSION,
-            schema,
-            on_bad_row,
+            schema: options.schema,
+            on_bad_row: options.on_bad_row,
+            bins: options.columns.as_ref().map_or(Vec::new(), |columns| columns.bins.clone()),
             finished: Vec::new(),
             next_run: 0,
         };
@@ -171,7 +171,7 @@ impl Record {
     /// Whether counts of the one can be used for the other.
     fn is_of(&self, other: &Self) -> bool {
         let key = |record: &Self| (record.format_version, record.schema, record.on_bad_row);
-        key(self) == key(other)
+        key(self) == key(other) && self.bins == other.bins
     }
 }
 

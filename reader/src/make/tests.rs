@@ -175,8 +175,8 @@ fn what_another_call_left_unfinished_is_not_taken_for_a_finished_file() {
     let run = fs::read(counting.join("run-0")).unwrap();
     let num_runs =
         (0..).take_while(|index| counting.join(format!("run-{index}")).is_file()).count();
-    let mut killed =
-        State::open(folder.path(), Schema::criteo(), BadRowPolicy::Skip, &files).unwrap();
+    let skipping = MakeOptions { on_bad_row: BadRowPolicy::Skip, ..MakeOptions::default() };
+    let mut killed = State::open(folder.path(), &skipping, &files).unwrap();
     let mut first = FinishedFile::begin(&files[0]).unwrap();
     for _ in 0..num_runs {
         fs::write(killed.new_run(&mut first), &run).unwrap();

@@ -1,6 +1,9 @@
 //! A dense transform, ready to be applied.
 
-use crate::criteo::parse::MISSING_DENSE;
+use std::sync::Arc;
+
+use crate::columns::DenseColumns;
+use crate::samples::present;
 
 const TABLE_SIZE: usize = 4096;
 
@@ -17,6 +20,8 @@ pub enum DenseFunction {
         /// `ln(n)` for small n, from 0.
         table: Vec<f32>,
     },
+    /// Of each column its own; applied to whole samples.
+    Columns(Arc<DenseColumns>),
 }
 
 impl DenseFunction {
@@ -38,9 +43,9 @@ impl DenseFunction {
     /// If the lengths differ.
     pub fn apply(&self, raw: &[i32], out: &mut [f32]) {
         assert_eq!(raw.len(), out.len(), "as many numbers as integers");
-        let pairs =
-            raw.iter().map(|&value| if value == MISSING_DENSE { 0 } else { value }).zip(out);
+        let pairs = raw.iter().map(|&value| present(value)).zip(&mut *out);
         match self {
+            DenseFunction::Columns(columns) => columns.apply(raw, out),
             DenseFunction::Identity => pairs.for_each(|(value, out)| *out = value as f32),
             DenseFunction::Logarithm { floor, shift, table } => {
                 for (value, out) in pairs {

@@ -15,6 +15,7 @@ fn columns(dense: &[&str], sparse: &[(&str, Hotness)], ignored: &[&str]) -> Name
             .iter()
             .map(|&(name, hotness)| SparseColumn { name: name.to_owned(), hotness })
             .collect(),
+        dense_columns: None,
         list_separator: b'|',
         ignored: ignored.iter().map(|&name| name.to_owned()).collect(),
     }

@@ -6,6 +6,7 @@ use ::parquet::data_type::{ByteArray, DataType};
 use ::parquet::errors::ParquetError;
 use ::parquet::schema::types::ColumnDescriptor;
 
+use crate::columns::DenseColumns;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::formats::named::{
     DenseReading, Fault, NamedColumns, Role, id_of_text, push_ids, transformed,
@@ -119,6 +120,11 @@ impl Column {
             }),
             Role::Dense(column) => {
                 let (width, reading) = (columns.dense.len(), columns.dense_reading);
+                if let Some(each) = columns.each_dense() {
+                    return single(&mut |row, value| {
+                        self.put_of_column((row, column), value, each, samples)
+                    });
+                }
                 single(&mut |row, value| match &mut samples.dense {
                     DenseValues::Integers(to) => {
                         to[row * width + column] = self.integer(value)?;
@@ -150,6 +156,30 @@ impl Column {
                 self.put_lists(columns.sparse[column].hotness, &mut samples.sparse[column])
             }
         }
+    }
+
+    /// Puts the number of a column that something has been said of, and its bins.
+    fn put_of_column(
+        &self,
+        (row, column): (usize, usize),
+        value: Option<usize>,
+        each: &DenseColumns,
+        samples: &mut Samples,
+    ) -> Result<(), Fault> {
+        let fault = || ("a number", self.shown(value));
+        let found = value.map(|index| self.double(index).ok_or_else(fault)).transpose()?;
+        // Some writers put this where a value is missing.
+        let found = found.filter(|found| !found.is_nan());
+        samples.dense_missing[column] += u64::from(found.is_none());
+        let seen = each.functions[column].number(found);
+        match &mut samples.dense {
+            DenseValues::Numbers(to) if seen.is_finite() => {
+                to[row * each.functions.len() + column] = seen;
+            }
+            _ => return Err(fault()),
+        }
+        each.push_bins(column, found, &mut samples.sparse);
+        Ok(())
     }
 
     fn put_lists(&self, hotness: Hotness, to: &mut IdBags) -> Result<(), (usize, Fault)> {

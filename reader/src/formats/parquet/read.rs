@@ -14,7 +14,7 @@ use ::parquet::schema::types::ColumnDescriptor;
 use super::column::{Column, skip};
 use super::contained::contained;
 use super::{SCHEMA_KEY, pages};
-use crate::convert::Described;
+use crate::convert::{Described, too_late};
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result, refuse};
 use crate::formats::named::{DenseReading, NamedColumns, Role};
@@ -77,6 +77,11 @@ impl ParquetSource {
             (None, Some(columns)) => columns.clone(),
             (None, None) => columns_by_name(first, described),
         };
+        if let (Some(_), DenseReading::Transformed(done)) =
+            (&described.dense_columns, columns.dense_reading)
+        {
+            return Err(too_late(done, &path.display().to_string()));
+        }
         let mut files = Vec::new();
         for (path, opened) in paths.iter().zip(opened) {
             files.push(OneFile::new(path, opened, &columns)?);
@@ -158,6 +163,7 @@ fn own_columns(path: &Path, opened: &Opened) -> Result<Option<NamedColumns>> {
         label: schema.labelled.then(|| schema.label_name().to_owned()),
         dense: schema.dense,
         dense_reading,
+        dense_columns: None,
         sparse: schema.sparse,
         list_separator: b'|',
         ignored: Vec::new(),

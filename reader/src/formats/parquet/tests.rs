@@ -114,6 +114,7 @@ fn columns(hotness: &[Hotness], reading: DenseReading) -> NamedColumns {
             .enumerate()
             .map(|(index, &hotness)| SparseColumn { name: format!("C{}", index + 1), hotness })
             .collect(),
+        dense_columns: None,
         list_separator: b'|',
         ignored: Vec::new(),
     }
@@ -230,6 +231,7 @@ fn foreign_columns() -> NamedColumns {
         sparse: sparse
             .map(|(name, hotness)| SparseColumn { name: name.to_owned(), hotness })
             .to_vec(),
+        dense_columns: None,
         list_separator: b'|',
         ignored: Vec::new(),
     }
