@@ -17,6 +17,7 @@
 #[macro_use]
 mod settings;
 
+mod column_entries;
 mod comm;
 mod data;
 mod evaluation;
@@ -39,6 +40,7 @@ mod table_entries;
 pub(crate) mod validate;
 
 pub use crate::system::machine::{DeviceChoice, Instructions};
+pub use column_entries::{BinsName, ColumnEntry};
 pub(crate) use comm::seconds;
 pub use comm::{
     AllToAll, CommConfig, Compress, DeduplicateChoice, Feature, HybridConfig, IdsChoice,
@@ -101,6 +103,10 @@ pub struct Config {
     /// What single tables have otherwise: one `[[table]]` for each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub table: Vec<TableEntry>,
+    /// What single dense columns have otherwise, and which have a table of bins: one `[[column]]`
+    /// for each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub column: Vec<ColumnEntry>,
 }
 
 impl Config {

@@ -14,7 +14,7 @@ pub(crate) use evaluation::{MOST_RESIDENT_STORED_BYTES, stays_on_devices};
 pub use pipes::{Reads, check_pipes, refuse_shared_pipes};
 pub use training::TrainingReader;
 
-use crate::config::{CacheData, Config, FormatChoice, Ids, OrderChoice};
+use crate::config::{CacheData, ColumnEntry, Config, FormatChoice, Ids, OrderChoice};
 use crate::state::checkpoint::DataFingerprint;
 use crate::system::machine::Machine;
 use headlong_reader::convert::{self, Described};
@@ -41,7 +41,12 @@ use std::sync::Arc;
 pub fn block_options(config: &Config, labelled: bool, threads: usize) -> BlockOptions {
     let data = &config.data;
     BlockOptions {
-        schema: Schema { labelled, num_dense: data.num_dense, num_sparse: data.num_sparse },
+        schema: Schema {
+            labelled,
+            num_dense: data.num_dense,
+            num_sparse: data.num_sparse.saturating_sub(config.num_binned()),
+        },
+        columns: config.dense_columns(),
         on_bad_row: data.on_bad_row,
         // Note: one core parses several times faster than a DLRM of any published size trains on
         // four.
@@ -74,6 +79,7 @@ pub fn fingerprint(config: &Config, dictionary_checksum: Option<String>) -> Data
         }),
         hash: if hashed { HashFunction::default().name().to_owned() } else { String::new() },
         dictionary: dictionary_checksum,
+        columns: config.column.iter().map(ColumnEntry::in_words).collect(),
     }
 }
 
@@ -326,6 +332,7 @@ pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Resul
         raw: (data.num_dense, DenseKind::Transformed(transform), hotness),
         text: block_options(config, true, threads),
         columns: (!data.columns.is_empty()).then(|| named_columns(config)),
+        dense_columns: config.dense_columns(),
         others: if data.ignores_others { Others::Ignored } else { Others::Refused },
         dense_reading: DenseReading::Raw(transform),
         hotness: data.hotness.iter().map(|&count| hotness_of(count)).collect(),
@@ -347,6 +354,7 @@ pub fn named_columns(config: &Config) -> NamedColumns {
         label: columns.label.clone(),
         dense: columns.dense.clone(),
         dense_reading: DenseReading::Raw(config.data.dense_transform),
+        dense_columns: config.dense_columns(),
         sparse: sparse.collect(),
         list_separator: columns.list_separator.unwrap_or('|') as u8,
         ignored: match config.data.ignores_others {
@@ -441,7 +449,14 @@ pub fn is_labelled(config: &Config, file: &DataFile) -> Result<bool> {
         return Ok(open_source(config, &files, 1)?.schema().labelled);
     }
     let schema = block_options(config, true, 1).schema;
-    has_label(file, &schema).map_err(Error::failed("the data cannot be read"))
+    has_label(file, &schema).map_err(Error::failed(match config.num_binned() {
+        0 => "the data cannot be read".to_owned(),
+        bins => format!(
+            "the data cannot be read as lines of {} categories (data.num_sparse = {}, of which \
+             {bins} are tables of bins)",
+            schema.num_sparse, config.data.num_sparse
+        ),
+    }))
 }
 
 /// Refuses data that begins with something else than the configuration says, before anything is

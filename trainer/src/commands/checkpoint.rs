@@ -184,6 +184,7 @@ fn data_text(data: &DataFingerprint) -> String {
     let mut facts = vec![data.dense_transform.clone(), format!("ids by {}", data.id_policy)];
     facts.extend(Some(&data.hash).filter(|hash| !hash.is_empty()).cloned());
     facts.extend(data.dictionary.as_ref().map(|checksum| format!("dictionary {checksum}")));
+    facts.extend(data.columns.iter().map(|column| format!("column ({column})")));
     facts.join(", ")
 }
 
@@ -362,6 +363,7 @@ mod tests {
             id_policy: "dictionary".into(),
             hash: String::new(),
             dictionary: Some("eaab".into()),
+            columns: Vec::new(),
         };
         assert_eq!(data_text(&data), "ln(x+1), ids by dictionary, dictionary eaab");
         (data.id_policy, data.hash, data.dictionary) =

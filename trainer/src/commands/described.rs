@@ -66,6 +66,8 @@ impl DescribedArguments {
         let columns = match &self.config {
             Some(file) => {
                 let mut columns = data::named_columns(&Config::from_file(file)?);
+                // What is converted or looked at are the numbers themselves.
+                columns.dense_columns = None;
                 columns.dense_reading = self.dense_reading(columns.dense_reading);
                 Some(columns)
             }
@@ -89,6 +91,7 @@ impl DescribedArguments {
             raw: (self.num_dense, kind, hotness.to_vec()),
             text: BlockOptions { num_threads, ..BlockOptions::default() },
             columns,
+            dense_columns: None,
             others: Others::Refused,
             dense_reading: self.dense_reading(DenseReading::Transformed(transform)),
             hotness: self.hotness.iter().map(as_written).collect(),

@@ -34,7 +34,7 @@ settings! {
         pub format: FormatChoice = FormatChoice::Auto,
         /// Dense columns; 0: no bottom network, only the embeddings meet.
         pub num_dense: usize = 13,
-        /// Categorical columns, each with a table.
+        /// Categorical columns and tables of bins (`[[column]]`), each with a table.
         pub num_sparse: usize = 26,
         /// Ids a sample in each column, 0: any number; empty: what the files say, else
         /// tables.max_ids_per_sample.
@@ -217,13 +217,14 @@ impl ColumnsConfig {
 }
 
 impl Config {
-    /// Takes the numbers of columns from those that are named. Without dense columns there is no
+    /// Takes the numbers of columns from those that are named, tables of bins among them. Without dense columns there is no
     /// bottom network.
     pub(super) fn resolve_columns(&mut self) {
+        let bins = self.num_binned();
         let data = &mut self.data;
         if !data.columns.is_empty() {
             (data.num_dense, data.num_sparse) =
-                (data.columns.dense.len(), data.columns.categorical.len());
+                (data.columns.dense.len(), data.columns.categorical.len() + bins);
         }
         if data.num_dense == 0 {
             self.model.bottom = vec![self.model.dim];
@@ -257,9 +258,10 @@ impl Config {
     /// What messages call a categorical column: its table, and its name where files have one.
     pub fn column_name(&self, column: usize) -> String {
         let table = format!("C{}", column + 1);
-        match self.data.columns.categorical.get(column) {
-            Some(name) => format!("{table} (`{name}`)"),
-            None => table,
+        match (self.data.columns.categorical.get(column), self.binned_name(column)) {
+            (Some(name), _) => format!("{table} (`{name}`)"),
+            (None, Some(name)) => format!("{table} (`{name}` bins)"),
+            (None, None) => table,
         }
     }
 
@@ -310,16 +312,16 @@ impl Config {
                 "rows are counted as batches are read, and batches on the device are not",
             ));
         }
-        data.columns.validate()
+        data.columns.validate(self.num_binned() > 0)
     }
 }
 
 impl ColumnsConfig {
-    fn validate(&self) -> Result<()> {
+    fn validate(&self, has_bins: bool) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
-        if self.categorical.is_empty() {
+        if self.categorical.is_empty() && !has_bins {
             let message =
                 "expected at least one column: the model is made of the tables of such columns";
             return Err(Error::config("data.columns.categorical", message));

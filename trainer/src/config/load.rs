@@ -1,5 +1,6 @@
 //! Layers of configuration into one: defaults, preset or file, `--set`, flags.
 
+use super::column_entries::COLUMN_KEYS;
 use super::ranges::expected;
 use super::table_entries::ENTRY_KEYS;
 use super::{Config, keys};
@@ -23,6 +24,9 @@ impl Config {
         })
         .map_err(|error| value_error(&error, text, place))?;
         config.optimizer.resolve()?;
+        if !sets_num_sparse(text) {
+            config.data.num_sparse += config.num_binned();
+        }
         config.resolve_columns();
         config.resolve_holdout();
         Ok(config)
@@ -145,6 +149,12 @@ fn former_keys(text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Whether `text` says how many tables there are, those of bins among them.
+fn sets_num_sparse(text: &str) -> bool {
+    let table = toml::from_str::<Table>(text).unwrap_or_default();
+    table.get("data").is_some_and(|data| data.get("num_sparse").is_some())
+}
+
 /// Refuses the first key of `text` that is not known.
 fn check_keys(text: &str, place: &str) -> Result<()> {
     let table = DeTable::parse(text).map_err(|error| toml_error(&error, text, place))?;
@@ -159,8 +169,9 @@ fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Re
         let name: &str = key.get_ref();
         let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
         let here = || format!("{place}:{}", line_of(text, key.span().start));
-        if path == "table" {
-            check_entries(value.get_ref(), text, place)?;
+        let lists = [("table", ENTRY_KEYS), ("column", COLUMN_KEYS)];
+        if let Some(list) = lists.into_iter().find(|(list, _)| *list == path) {
+            check_entries(list, value.get_ref(), text, place)?;
             continue;
         }
         if keys::former(&path).is_some() {
@@ -189,26 +200,31 @@ fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Re
     Ok(())
 }
 
-/// Refuses the first key of a `[[table]]` that is not known.
-fn check_entries(entries: &DeValue<'_>, text: &str, place: &str) -> Result<()> {
+/// Refuses the first key of a `[[table]]` or `[[column]]` that is not known.
+fn check_entries(
+    (list, known): (&str, &[&str]),
+    entries: &DeValue<'_>,
+    text: &str,
+    place: &str,
+) -> Result<()> {
     let at = |position: usize| format!("{place}:{}", line_of(text, position));
     let DeValue::Array(entries) = entries else {
         let message =
-            "`table` is a list of sections: write `[[table]]`, once for each table".to_owned();
+            format!("`{list}` is a list of sections: write `[[{list}]]`, once for each {list}");
         return Err(Error::Toml { place: place.to_owned(), message });
     };
     for entry in entries.iter() {
         let DeValue::Table(entry_keys) = entry.get_ref() else {
-            let message = "`table` is a list of sections: write `[[table]]`".to_owned();
+            let message = format!("`{list}` is a list of sections: write `[[{list}]]`");
             return Err(Error::Toml { place: at(entry.span().start), message });
         };
-        let unknown = entry_keys.keys().filter(|key| !ENTRY_KEYS.contains(&&**key.get_ref()));
+        let unknown = entry_keys.keys().filter(|key| !known.contains(&&**key.get_ref()));
         if let Some(key) = unknown.min_by_key(|key| key.span().start) {
-            let nearest = keys::nearest(key.get_ref(), ENTRY_KEYS.iter().copied());
+            let nearest = keys::nearest(key.get_ref(), known.iter().copied());
             return Err(Error::UnknownKey {
                 place: at(key.span().start),
-                key: format!("table.{}", key.get_ref()),
-                nearest: nearest.map(|nearest| format!("table.{nearest}")),
+                key: format!("{list}.{}", key.get_ref()),
+                nearest: nearest.map(|nearest| format!("{list}.{nearest}")),
             });
         }
     }

@@ -24,6 +24,7 @@ impl Config {
             };
             text.push_str(&format!("{line:<40}  # {}\n", key.meaning));
         }
+        self.column.iter().for_each(|entry| text.push_str(&entry.to_toml()));
         self.table.iter().for_each(|entry| text.push_str(&entry.to_toml()));
         text
     }

@@ -25,6 +25,7 @@ impl Config {
     /// [`Error::Config`], [`Error::Contradiction`] or [`Error::Unsupported`], each naming the key.
     pub fn validate(&self) -> Result<()> {
         self.validate_numbers()?;
+        self.validate_columns()?;
         self.validate_data()?;
         self.validate_model()?;
         self.validate_tables()?;

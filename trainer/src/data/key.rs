@@ -42,6 +42,9 @@ fn without(config: &Config, files: &[DataFile], keys: &[&str]) -> Result<Value> 
     }
     let format = data::format_of(config, files)?;
     settings["format"] = json!(format.name());
+    if let Some(columns) = config.dense_columns().filter(|columns| !columns.bins.is_empty()) {
+        settings["bins"] = json!(columns.bins);
+    }
     if format != Format::Criteo {
         // The files themselves say what their columns are.
         settings["sparse_columns"] = json!(data::open_source(config, files, 1)?.schema().sparse);

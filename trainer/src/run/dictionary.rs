@@ -13,7 +13,7 @@ use headlong_reader::formats::Format;
 use headlong_reader::formats::part::Part;
 use headlong_reader::io::DataFile;
 use headlong_reader::make::{DictionaryFolder, MakeOptions};
-use headlong_reader::{FileIdentity, IdMapper};
+use headlong_reader::{BlockOptions, FileIdentity, IdMapper};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -281,8 +281,9 @@ fn build(
     let Wanted { rule, settings, files: identities } = wanted;
     let blocks = block_options(config, true, threads);
     if settings["format"] == Format::Criteo.name() && config.holdout().is_none() {
-        let (schema, on_bad_row) = (blocks.schema, blocks.on_bad_row);
-        let options = MakeOptions { schema, on_bad_row, rule, settings, ..MakeOptions::default() };
+        let BlockOptions { schema, columns, on_bad_row, .. } = blocks;
+        let default = MakeOptions::default();
+        let options = MakeOptions { schema, columns, on_bad_row, rule, settings, ..default };
         return folder
             .make(files, &options, &Pool::new(threads), &mut |_| {})
             .map(drop)

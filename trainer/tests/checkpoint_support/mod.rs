@@ -135,6 +135,7 @@ pub fn state(step: u64, auc: Option<f64>) -> SavedState {
             id_policy: "hash".into(),
             hash: "xxh3".into(),
             dictionary: None,
+            columns: Vec::new(),
         },
         train_files: Vec::new(),
         reader: json!({ "epoch": 0, "sample": step * 128, "file": 2, "byte": u64::MAX }),

@@ -144,6 +144,9 @@ pub struct DataFingerprint {
     pub hash: String,
     /// Checksum of the dictionary, where there is one.
     pub dictionary: Option<String>,
+    /// What single dense columns have otherwise, and their bins: each `[[column]]` in a line.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
 }
 
 /// A training file, as it was when the run began or last went on.

@@ -1,0 +1,308 @@
+//! What single dense columns have otherwise than `data.dense_transform` says, and which of them
+//! have a table of bins: `[[column]]`, one section for each.
+//!
+//! ```toml
+//! [[column]]
+//! name = "I1"
+//! bins = "ln2"
+//!
+//! [[column]]
+//! name = "I2"
+//! transform = "none"
+//! mean = 5.5
+//! scale = 2.0
+//! bins = "edges"
+//! edges = [0, 1, 10]
+//! ```
+
+use super::{Config, DenseTransform, keys};
+use crate::error::{Error, Result};
+use headlong_reader::columns::{BinnedColumn, Bins, ColumnFunction, DenseColumns, SharedColumns};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The keys of a `[[column]]`.
+pub(super) const COLUMN_KEYS: &[&str] = &["name", "transform", "mean", "scale", "bins", "edges"];
+
+/// What one dense column has otherwise than the others.
+///
+/// `data.num_sparse` counts the tables of bins, too: it grows by them where a file sets columns by
+/// name or leaves it out.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ColumnEntry {
+    /// Which column: one of `data.columns.dense`, or `I1` for the first where none is named.
+    pub name: String,
+    /// What is done to its numbers. Unset: `data.dense_transform`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transform: Option<DenseTransform>,
+    /// Taken from what the transform gives. With it or `scale`, a missing value counts as the mean.
+    /// Unset: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean: Option<f64>,
+    /// What is left is divided by this. Unset: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<f64>,
+    /// How its numbers, as they are in the file, are cut into bins, which have a table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bins: Option<BinsName>,
+    /// `bins = "edges"`: a number's bin is how many of these are at or below it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub edges: Vec<f64>,
+}
+
+/// How numbers are cut into bins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BinsName {
+    /// `⌊ln(x)²⌋` above 2, the whole part of x at or below.
+    Ln2,
+    /// By `edges`.
+    Edges,
+}
+
+impl ColumnEntry {
+    /// The entry as TOML, a line for each key.
+    fn lines(&self) -> Vec<String> {
+        let table = toml::Table::try_from(self).expect("every field of an entry has a TOML form");
+        let known = COLUMN_KEYS.iter().filter_map(|key| Some((key, table.get(*key)?)));
+        known.map(|(key, value)| format!("{key} = {value}")).collect()
+    }
+
+    /// The entry as TOML, on lines of its own.
+    pub(super) fn to_toml(&self) -> String {
+        format!("\n[[column]]\n{}\n", self.lines().join("\n"))
+    }
+
+    /// The entry in one line, as checkpoints record it.
+    pub(crate) fn in_words(&self) -> String {
+        self.lines().join(", ")
+    }
+
+    /// Its bins, where it has some.
+    fn reader_bins(&self) -> Option<Bins> {
+        Some(match self.bins? {
+            BinsName::Ln2 => Bins::Ln2,
+            BinsName::Edges => Bins::Edges(self.edges.clone()),
+        })
+    }
+
+    fn validate(&self) -> Result<()> {
+        let refuse = |key: &str, message: String| {
+            let message = format!("column `{}`: {message}", self.name);
+            Err(Error::config(format!("column.{key}"), message))
+        };
+        if self.transform == Some(DenseTransform::FileMinimum) {
+            let message = "\"file-minimum\" is of all columns of a file: take another one, or mean \
+                           and scale";
+            return refuse("transform", message.to_owned());
+        }
+        if let Some(mean) = self.mean.filter(|mean| !mean.is_finite()) {
+            return refuse("mean", format!("expected a finite number, found {mean}"));
+        }
+        if let Some(scale) = self.scale.filter(|scale| !(scale.is_finite() && *scale > 0.0)) {
+            return refuse("scale", format!("expected a finite number above 0, found {scale}"));
+        }
+        match (self.bins, &self.edges[..]) {
+            (Some(BinsName::Edges), []) => {
+                refuse("edges", "bins = \"edges\" needs at least one".to_owned())
+            }
+            (Some(BinsName::Edges), edges) => {
+                if let Some(edge) = edges.iter().find(|edge| !edge.is_finite()) {
+                    return refuse("edges", format!("expected finite numbers, found {edge}"));
+                }
+                match edges.windows(2).find(|pair| pair[0] >= pair[1]) {
+                    Some(pair) => refuse(
+                        "edges",
+                        format!("expected ascending numbers, found {} after {}", pair[1], pair[0]),
+                    ),
+                    None => Ok(()),
+                }
+            }
+            (_, []) => Ok(()),
+            (_, _) => refuse("edges", "they are used with bins = \"edges\" alone".to_owned()),
+        }
+    }
+}
+
+impl Config {
+    /// Tables of bins.
+    pub fn num_binned(&self) -> usize {
+        self.column.iter().filter(|entry| entry.bins.is_some()).count()
+    }
+
+    /// What dense columns are called.
+    fn dense_names(&self) -> Vec<String> {
+        match self.data.columns.is_empty() {
+            true => (1..=self.data.num_dense).map(|number| format!("I{number}")).collect(),
+            false => self.data.columns.dense.clone(),
+        }
+    }
+
+    /// The dense column whose bins are in the table of `column`.
+    pub(super) fn binned_name(&self, column: usize) -> Option<&str> {
+        let mut binned = self.column.iter().filter(|entry| entry.bins.is_some());
+        let first = self.data.num_sparse.checked_sub(self.num_binned())?;
+        binned.nth(column.checked_sub(first)?).map(|entry| entry.name.as_str())
+    }
+
+    /// What becomes of each dense column, where something is said of single ones.
+    pub fn dense_columns(&self) -> SharedColumns {
+        if self.column.is_empty() {
+            return None;
+        }
+        let (names, transform) = (self.dense_names(), self.data.dense_transform);
+        let function = |name: &String| {
+            let entry = self.column.iter().find(|entry| entry.name == *name);
+            let standard = entry.filter(|entry| entry.mean.is_some() || entry.scale.is_some());
+            ColumnFunction {
+                transform: entry.and_then(|entry| entry.transform).unwrap_or(transform),
+                standard: standard
+                    .map(|entry| (entry.mean.unwrap_or(0.0), entry.scale.unwrap_or(1.0))),
+            }
+        };
+        let binned = |entry: &ColumnEntry| {
+            let column = names.iter().position(|name| *name == entry.name)?;
+            Some(BinnedColumn { column, bins: entry.reader_bins()? })
+        };
+        Some(Arc::new(DenseColumns {
+            transform,
+            functions: names.iter().map(function).collect(),
+            bins: self.column.iter().filter_map(binned).collect(),
+        }))
+    }
+
+    /// Checks each entry, and what it says together with the rest.
+    pub(super) fn validate_columns(&self) -> Result<()> {
+        let names = self.dense_names();
+        for (index, entry) in self.column.iter().enumerate() {
+            if !names.contains(&entry.name) {
+                let nearest = keys::nearest(&entry.name, names.iter().map(String::as_str));
+                let meant =
+                    nearest.map_or(String::new(), |name| format!(": did you mean `{name}`?"));
+                let message = format!("no dense column `{}`{meant}", entry.name);
+                return Err(Error::config("column.name", message));
+            }
+            if self.column[..index].iter().any(|other| other.name == entry.name) {
+                let message = format!("column `{}` has two sections", entry.name);
+                return Err(Error::config("column.name", message));
+            }
+            entry.validate()?;
+        }
+        if !self.column.is_empty() && self.data.dense_transform == DenseTransform::FileMinimum {
+            return Err(Error::contradiction(
+                "data.dense_transform = \"file-minimum\"",
+                "[[column]]",
+                "columns that are transformed one by one have no minimum of a file",
+            ));
+        }
+        self.validate_num_sparse()
+    }
+
+    fn validate_num_sparse(&self) -> Result<()> {
+        let (found, bins) = (self.data.num_sparse, self.num_binned());
+        let categorical = self.data.columns.categorical.len();
+        let message = match self.data.columns.is_empty() {
+            _ if bins == 0 => return Ok(()),
+            true if found >= bins => return Ok(()),
+            true => format!("expected at least the {bins} tables of bins, found {found}"),
+            false if found == categorical + bins => return Ok(()),
+            false => format!(
+                "expected {} ({categorical} categorical columns, {bins} tables of bins), found \
+                 {found}",
+                categorical + bins
+            ),
+        };
+        Err(Error::config("data.num_sparse", message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "[[column]]\n\
+                        name = \"I2\"\n\
+                        transform = \"none\"\n\
+                        scale = 4.0\n\
+                        bins = \"edges\"\n\
+                        edges = [0, 1.5]\n\
+                        \n\
+                        [[column]]\n\
+                        name = \"I1\"\n\
+                        bins = \"ln2\"\n";
+
+    fn read(text: &str) -> Config {
+        Config::from_toml(text, "a.toml").unwrap()
+    }
+
+    #[test]
+    fn entries_add_tables_in_their_order_and_once() {
+        let config = read(TEXT);
+        config.validate().unwrap();
+        assert_eq!(config.data.num_sparse, 28);
+        assert_eq!(config.column_name(26), "C27 (`I2` bins)");
+        assert_eq!(
+            (&*config.column_name(27), &*config.column_name(25)),
+            ("C28 (`I1` bins)", "C26")
+        );
+        let mut shown = read(&config.to_commented_toml());
+        assert_eq!(shown, config, "{}", config.to_commented_toml());
+        shown.set_all(&["train.batch_size=64"]).unwrap();
+        assert_eq!((shown.data.num_sparse, &shown.column), (28, &config.column));
+        let columns = config.dense_columns().unwrap();
+        let bins: Vec<_> = columns.bins.iter().map(|binned| binned.column).collect();
+        assert_eq!((columns.functions.len(), bins), (13, vec![1, 0]));
+        assert_eq!(columns.functions[1].number(Some(6.0)), 1.5);
+        assert_eq!(columns.functions[1].number(None), 0.0);
+    }
+
+    #[test]
+    fn named_columns_count_their_bins() {
+        let text = "[data.columns]\nlabel = \"y\"\ndense = [\"age\"]\ncategorical = [\"city\"]\n\
+                    [[column]]\nname = \"age\"\nbins = \"ln2\"\n";
+        let mut config = read(text);
+        config.validate().unwrap();
+        assert_eq!((config.data.num_sparse, &*config.column_name(1)), (2, "C2 (`age` bins)"));
+        assert_eq!(read(&config.to_commented_toml()), config);
+        config.data.num_sparse = 1;
+        let message = config.validate().unwrap_err().to_string();
+        assert!(
+            message.contains("expected 2 (1 categorical columns, 1 tables of bins)"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn wrong_entries_are_named() {
+        let message = |entry: &str| {
+            let config = Config::from_toml(&format!("[[column]]\n{entry}\n"), "a.toml");
+            config.and_then(|config| config.validate()).unwrap_err().to_string()
+        };
+        for (entry, words) in [
+            ("name = \"I14\"", "no dense column `I14`: did you mean"),
+            (
+                "name = \"I1\"\nbin = \"ln2\"",
+                "unknown key `column.bin`: did you mean `column.bins`?",
+            ),
+            ("name = \"I1\"\n[[column]]\nname = \"I1\"", "`I1` has two sections"),
+            ("name = \"I1\"\nscale = 0", "above 0, found 0"),
+            ("name = \"I1\"\nmean = nan", "finite number, found NaN"),
+            ("name = \"I1\"\ntransform = \"file-minimum\"", "all columns of a file"),
+            ("name = \"I1\"\nbins = \"edges\"", "needs at least one"),
+            ("name = \"I1\"\nbins = \"edges\"\nedges = [1, 1]", "found 1 after 1"),
+            ("name = \"I1\"\nbins = \"edges\"\nedges = [inf]", "finite numbers, found inf"),
+            ("name = \"I1\"\nedges = [1]", "with bins = \"edges\" alone"),
+            (
+                "name = \"I1\"\n[data]\nnum_sparse = 26\ndense_transform = \"file-minimum\"",
+                "minimum",
+            ),
+            ("name = \"I1\"\nbins = \"ln2\"\n[data]\nnum_sparse = 0", "data.num_sparse"),
+        ] {
+            let found = message(entry);
+            assert!(found.contains(words), "{entry}: {found}");
+        }
+        let single = Config::from_toml("[column]\nname = \"I1\"\n", "a.toml").unwrap_err();
+        assert!(single.to_string().contains("write `[[column]]`"), "{single}");
+    }
+}
