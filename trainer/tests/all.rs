@@ -14,6 +14,7 @@ mod checkpoint_folder;
 mod checkpoint_manifest;
 mod checkpoint_roundtrip;
 mod checkpoint_support;
+mod columns;
 mod command_line;
 mod concurrent;
 mod data_convert;

@@ -13,6 +13,7 @@ use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
 
+use crate::columns::{BinnedColumn, Bins, ColumnFunction, DenseColumns};
 use crate::convert::Described;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
@@ -273,6 +274,33 @@ fn what_pandas_and_polars_write_is_read_in_every_compression() {
             (&[0, 2, 2, 2, 3][..], word("war"))
         );
     }
+}
+
+/// Of 3.0, a null, what stands for one, and 0.0.
+#[test]
+fn numbers_have_functions_and_bins_of_their_own_which_own_files_of_numbers_refuse() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    write_foreign_table(&path, Compression::UNCOMPRESSED);
+    let plain = ColumnFunction { transform: DenseTransform::Identity, standard: None };
+    let each = DenseColumns {
+        transform: DenseTransform::Identity,
+        functions: vec![ColumnFunction { standard: Some((1.0, 4.0)), ..plain }, plain],
+        bins: vec![BinnedColumn { column: 0, bins: Bins::Edges(vec![1.0]) }],
+    };
+    let dense_columns = Some(Arc::new(each));
+    let columns = NamedColumns { dense_columns: dense_columns.clone(), ..foreign_columns() };
+    let samples = read(&[path], Some(&columns), whole(4)).unwrap();
+    assert_eq!(samples.dense, DenseValues::Numbers(vec![0.5, 1.0, 0.0, 1.0, 0.0, 0.0, -0.25, 0.0]));
+    assert_eq!((samples.sparse.len(), &samples.sparse[3].ids[..]), (4, &[2, 0, 0, 1][..]));
+
+    let own = folder.path().join("b.parquet");
+    let kind = DenseKind::Transformed(DenseTransform::LnPlus3);
+    let schema = DataSchema::numbered(true, 3, kind, &HOTNESS);
+    write(&own, &schema, &self::samples(&schema, 10));
+    let described = Described { dense_columns, ..described(None) };
+    let error = ParquetSource::open(&[own], &described).err().unwrap().to_string();
+    assert!(error.contains("b.parquet") && error.contains("[[column]]"), "{error}");
 }
 
 #[test]
