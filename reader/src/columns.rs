@@ -38,7 +38,7 @@ impl ColumnFunction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bins {
-    /// `⌊ln(x)²⌋` above 2, the whole part of x at or below: as the winners of Criteo's challenge
+    /// `⌊ln(x)²⌋ + 2` above 2, the whole part of x at or below: as the winners of Criteo's challenge
     /// did.
     Ln2,
     /// As many edges as are at or below the number; they ascend.
@@ -52,7 +52,7 @@ impl Bins {
     pub fn id(&self, number: Option<f64>) -> u64 {
         let Some(number) = number else { return 0 };
         match self {
-            Bins::Ln2 if number > 2.0 => 2 * number.ln().powi(2).floor() as u64 + 1,
+            Bins::Ln2 if number > 2.0 => 2 * number.ln().powi(2).floor() as u64 + 5,
             // Note: what is below the integers of 32 bits is in the bin of the smallest.
             Bins::Ln2 if number <= -1.0 => 2 * (-number).min(f64::from(i32::MAX)) as u64,
             Bins::Ln2 => 2 * number.max(0.0) as u64 + 1,
@@ -161,13 +161,13 @@ mod tests {
         let ids = |bins: &Bins, numbers: &[f64]| -> Vec<u64> {
             numbers.iter().map(|&number| bins.id(Some(number))).collect()
         };
-        // ln(3)² is 1.2, ln(100)² is 21.2.
+        // ln(3)² is 1.2, behind the bins of 0, 1 and 2; ln(100)² is 21.2.
         let found = ids(&Bins::Ln2, &[-1e300, -2.5, -1.0, -0.5, 0.0, 1.9, 2.0, 3.0, 100.0]);
-        assert_eq!(found, [4_294_967_294, 4, 2, 1, 1, 3, 5, 3, 43]);
+        assert_eq!(found, [4_294_967_294, 4, 2, 1, 1, 3, 5, 7, 47]);
         let edges = Bins::Edges(vec![0.0, 1.5]);
         assert_eq!(ids(&edges, &[-1.0, 0.0, 1.0, 1.5, 9.0]), [1, 2, 2, 3, 3]);
         assert_eq!((Bins::Ln2.id(None), edges.id(None)), (0, 0));
-        assert_eq!(Bins::Ln2.id(Some(f64::MAX)), 2 * 503_791 + 1);
+        assert_eq!(Bins::Ln2.id(Some(f64::MAX)), 2 * 503_793 + 1);
     }
 
     #[test]

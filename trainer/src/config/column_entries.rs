@@ -55,7 +55,7 @@ pub struct ColumnEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BinsName {
-    /// `⌊ln(x)²⌋` above 2, the whole part of x at or below.
+    /// `⌊ln(x)²⌋ + 2` above 2, the whole part of x at or below.
     Ln2,
     /// By `edges`.
     Edges,
