@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::criteo::parse::{MISSING_DENSE, RawBlock};
 use crate::error::{Result, refuse};
 use crate::samples::{Hotness, IdBags, SparseColumn};
-use crate::transform::DenseTransform;
+use crate::transform::name::DenseTransform;
 
 /// What the numbers of one dense column become: `(transform(x) - mean) / scale`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bins_are_small_numbers_and_a_missing_value_is_alone() {
+    fn bins_are_small_numbers_and_a_missing_value_has_its_own() {
         let ids = |bins: &Bins, numbers: &[f64]| -> Vec<u64> {
             numbers.iter().map(|&number| bins.id(Some(number))).collect()
         };

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::criteo::parse::MISSING_DENSE;
 use crate::error::{ReaderError, Result, invalid, refuse};
 use crate::hashing::MISSING_ID;
-use crate::transform::DenseTransform;
+use crate::transform::name::DenseTransform;
 
 /// The most dense and the most categorical columns that any format may have. Bounds what a damaged
 /// header can ask for.

@@ -4,33 +4,15 @@
 //! when fed with another; so the name travels with data and checkpoints.
 
 pub mod function;
+pub mod name;
 
 pub use function::DenseFunction;
-
-use serde::{Deserialize, Serialize};
+pub use name::DenseTransform;
 
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event};
 use crate::criteo::parse::MISSING_DENSE;
-use crate::error::{Result, named};
+use crate::error::Result;
 use crate::io::DataFile;
-
-/// How an integer column becomes a number. A missing value counts as 0 in all of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum DenseTransform {
-    /// The integer itself.
-    #[serde(rename = "none")]
-    Identity,
-    /// `ln(max(x, 0) + 1)`: facebookresearch/dlrm, MLPerf v1, HugeCTR.
-    #[default]
-    #[serde(rename = "ln(x+1)")]
-    LnPlus1,
-    /// `ln(max(x, -2) + 3)`: NVIDIA DeepLearningExamples, NVTabular.
-    #[serde(rename = "ln(x+3)")]
-    LnPlus3,
-    /// `ln(x - (m - 2))` with `m` the minimum over all integer columns of the file: TorchRec.
-    #[serde(rename = "file-minimum")]
-    FileMinimum,
-}
 
 impl DenseTransform {
     /// The function, where it is the same for all files.
@@ -40,15 +22,6 @@ impl DenseTransform {
             DenseTransform::LnPlus3 => Some(DenseFunction::logarithm(-2, 3)),
             DenseTransform::Identity => Some(DenseFunction::Identity),
             DenseTransform::FileMinimum => None,
-        }
-    }
-
-    /// Any number by it; not by the minimum of a file, which is refused before.
-    pub(crate) fn of(self, number: f64) -> f64 {
-        match self {
-            DenseTransform::LnPlus1 => (number.max(0.0) + 1.0).ln(),
-            DenseTransform::LnPlus3 => (number.max(-2.0) + 3.0).ln(),
-            DenseTransform::Identity | DenseTransform::FileMinimum => number,
         }
     }
 
@@ -68,9 +41,6 @@ impl DenseTransform {
         files.iter().map(|file| Ok(DenseFunction::of_file_minimum(minimum(file)?))).collect()
     }
 }
-
-named!(DenseTransform, "dense transform": LnPlus1 "ln(x+1)", LnPlus3 "ln(x+3)",
-    FileMinimum "file-minimum", Identity "none");
 
 /// The smallest integer of the file; a missing value counts as 0.
 fn file_minimum(file: DataFile, options: &BlockOptions) -> Result<i32> {

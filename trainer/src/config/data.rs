@@ -217,8 +217,8 @@ impl ColumnsConfig {
 }
 
 impl Config {
-    /// Takes the numbers of columns from those that are named, tables of bins among them. Without dense columns there is no
-    /// bottom network.
+    /// Takes the numbers of columns from those that are named, tables of bins among them. Without
+    /// dense columns there is no bottom network.
     pub(super) fn resolve_columns(&mut self) {
         let bins = self.num_binned();
         let data = &mut self.data;
