@@ -38,8 +38,8 @@ impl ColumnFunction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bins {
-    /// `⌊ln(x)²⌋ + 2` above 2, the whole part of x at or below: as the winners of Criteo's challenge
-    /// did.
+    /// `⌊ln(x)²⌋ + 2` above 2, the whole part of x at or below, after the winners of Criteo's
+    /// challenge.
     Ln2,
     /// As many edges as are at or below the number; they ascend.
     Edges(Vec<f64>),

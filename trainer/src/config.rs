@@ -253,6 +253,11 @@ settings! {
         pub clip_norm: Option<f64>,
         /// Decides the initial weights.
         pub seed: u64 = 1,
+        /// Models that are trained one after another, with seeds from `seed` on; `eval` and
+        /// `predict` take the mean of their probabilities.
+        ///
+        /// Each has a folder of its own in `checkpoint.dir`: `seed-1` and so on.
+        pub seeds: usize = 1,
         /// Blocks into which a batch is cut for sums (docs/numerics.md); unset: one per rank.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub sum_blocks: Option<usize>,

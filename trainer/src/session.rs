@@ -77,6 +77,10 @@ impl SessionBuilder {
     pub fn open(self) -> Result<Session> {
         let Self { mut config, registry, resume, weights_of } = self;
         config.resolve_holdout();
+        if config.train.seeds != 1 {
+            let reason = "a session trains one model: open one for each seed";
+            return Err(Error::config("train.seeds", reason));
+        }
         config.validate_with(&registry)?;
         config.require_data()?;
         if resume && config.checkpoint.dir.is_none() {

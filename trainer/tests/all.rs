@@ -20,6 +20,7 @@ mod concurrent;
 mod data_convert;
 mod deployment;
 mod disk_full;
+mod ensemble;
 mod evaluation;
 mod evaluator_faults;
 mod formats;

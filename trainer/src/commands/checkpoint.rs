@@ -10,6 +10,7 @@ use crate::run::statistics::STATISTICS_BLOB;
 use crate::state::checkpoint::manifest::optimizer_text;
 use crate::state::checkpoint::{
     self, Checkpoint, CheckpointError, Content, DataFingerprint, ModelFingerprint, TableLayout,
+    members,
 };
 use clap::Subcommand;
 use headlong_device::files::is_stdout;
@@ -66,6 +67,12 @@ pub fn run(command: &CheckpointCommand) -> Result<()> {
 
 /// Opens the checkpoint that the user names by `flag`.
 pub fn open(flag: &str, directory: &Path) -> Result<Checkpoint> {
+    if let Some(member) = members(directory).first() {
+        let (directory, member) = (directory.display(), member.display());
+        let message =
+            format!("{directory} holds several models: name one of them, such as {member}");
+        return Err(Error::config(flag, message));
+    }
     checkpoint::open(directory).map_err(|error| match error {
         // Nothing was wrong with a checkpoint: the wrong directory was named.
         CheckpointError::NotACheckpoint { .. } => Error::config(flag, error.to_string()),
@@ -103,6 +110,27 @@ pub fn open_one_of(flag: &str, directory: &Path, which: Which) -> Result<Checkpo
         ));
     }
     Ok(best)
+}
+
+/// The checkpoints of all models of an ensemble, or that of a single model.
+///
+/// # Errors
+/// As [`open_one_of`]; an ensemble that lacks a model.
+pub fn open_all(flag: &str, directory: &Path, which: Which) -> Result<Vec<Checkpoint>> {
+    let members = members(directory);
+    if members.is_empty() {
+        return Ok(vec![open_one_of(flag, directory, which)?]);
+    }
+    let open = |member: &PathBuf| open_one_of(flag, member, which);
+    let checkpoints = members.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let (expected, found) = (config_of(&checkpoints[0])?.train.seeds, members.len());
+    if expected != found {
+        let (directory, rest) =
+            (directory.display(), "train --resume trains those that are missing");
+        let message = format!("{directory}: expected {expected} models, found {found}; {rest}");
+        return Err(Error::config(flag, message));
+    }
+    Ok(checkpoints)
 }
 
 fn inspect(directory: &Path, json: &JsonOutput) -> Result<()> {

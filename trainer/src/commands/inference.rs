@@ -5,9 +5,9 @@ use crate::Registry;
 use crate::commands::checkpoint::Which;
 use crate::commands::{checkpoint as checkpoint_command, choice, remarks};
 use crate::report::output::{self, JsonOutput, say};
-use crate::run::session::{Take, config_of, load, predict_all, restore_ids};
+use crate::run::session::{Take, config_of, load, predict_mean, restore_ids};
 use clap::Args;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::commands::predictions::PredictionWriter;
 use crate::config::{
@@ -91,25 +91,16 @@ pub struct EvalArguments {
 
 /// Evaluates a checkpoint on labelled files and prints the metrics.
 pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
-    let mut applied =
-        Applied::open(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
+    let checkpoints =
+        checkpoint_command::open_all("--checkpoint", &arguments.checkpoint, arguments.how.which)?;
+    let mut applied = Applied::open(checkpoints, &arguments.data, &arguments.how, registry)?;
     for file in &arguments.data {
         if !data::is_labelled(&applied.config, file)? {
             let message = format!("{} has no labels; `headlong predict` takes such files", file);
             return Err(Error::config("--data", message));
         }
     }
-    let started = Instant::now();
-    let mut metrics = MetricsAccumulator::default();
-    applied.run(&arguments.data, true, &mut |logits, labels| {
-        metrics.push(logits, labels);
-        Ok(())
-    })?;
-    let eval = Eval {
-        metrics: metrics.metrics(),
-        eval_s: started.elapsed().as_secs_f64(),
-        known_at_step: None,
-    };
+    let eval = applied.evaluate(&arguments.data)?;
     if let Some(warning) = eval.metrics.warning() {
         warn(warning);
     }
@@ -118,16 +109,19 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
     }
     let mut document = serde_json::to_value(eval).unwrap_or_default();
     document["samples"] = json!(eval.metrics.eval_samples);
-    document["checkpoint"] = json!(applied.checkpoint.path().to_string_lossy());
-    document["step"] = json!(applied.checkpoint.manifest().state.step);
+    let first = &applied.checkpoints[0];
+    document["checkpoint"] = json!(first.path().to_string_lossy());
+    document["step"] = json!(first.manifest().state.step);
+    document["models"] = json!(applied.checkpoints.len());
     output::answer(&arguments.json, &format!("{}\n", report::eval_text(&eval)), &document)
 }
 
 /// Writes the click probability of every row.
 pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> {
     let writer = PredictionWriter::create(&arguments.output)?;
-    let mut applied =
-        Applied::open(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
+    let checkpoints =
+        checkpoint_command::open_all("--checkpoint", &arguments.checkpoint, arguments.how.which)?;
+    let mut applied = Applied::open(checkpoints, &arguments.data, &arguments.how, registry)?;
     let started = Instant::now();
     match write_predictions(&arguments.data, &mut applied, writer) {
         Ok(rows) => {
@@ -159,20 +153,45 @@ fn warn(message: &str) {
     lines::to_stderr(&lines::warning(message, lines::width(std::io::stderr())));
 }
 
-/// A checkpoint in memory, ready to be applied to rows.
+/// Evaluates models on the validation data of the run that has trained them.
+pub(super) fn evaluate_validation(
+    config: &Config,
+    checkpoints: Vec<Checkpoint>,
+    registry: &Registry,
+) -> Result<Eval> {
+    let how = How {
+        which: Which::Best,
+        data_format: None,
+        batch_size: None,
+        device: config.run.device,
+        threads: config.run.threads,
+        on_bad_row: None,
+    };
+    let files = &config.data.valid;
+    let mut applied = Applied::open(checkpoints, files, &how, registry)?;
+    applied.config.data.holdout = config.data.holdout;
+    applied.evaluate(files)
+}
+
+/// Checkpoints in memory, ready to be applied to rows: one, or those of an ensemble.
 struct Applied {
     config: Config,
-    checkpoint: Checkpoint,
-    group: RankGroup,
+    checkpoints: Vec<Checkpoint>,
+    groups: Vec<RankGroup>,
     ids: IdMapper,
     threads: usize,
 }
 
 impl Applied {
     /// For rows of `files`.
-    fn open(directory: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
-        let checkpoint = checkpoint_command::open_one_of("--checkpoint", directory, how.which)?;
-        let mut config = config_of(&checkpoint)?;
+    fn open(
+        checkpoints: Vec<Checkpoint>,
+        files: &[DataFile],
+        how: &How,
+        registry: &Registry,
+    ) -> Result<Self> {
+        let checkpoint = &checkpoints[0];
+        let mut config = config_of(checkpoint)?;
         config.eval.batch_size = how.batch_size.unwrap_or(config.eval.batch_size);
         config.data.on_bad_row = how.on_bad_row.unwrap_or(config.data.on_bad_row);
         config.data.format = data::format_to_predict(&config, files, how.data_format);
@@ -197,26 +216,42 @@ impl Applied {
             checkpoint.manifest().state.model.tables.iter().map(|table| table.rows).collect();
         let of_each: Vec<&[DataFile]> = files.iter().map(std::slice::from_ref).collect();
         config.multi_hot.is_idle = !data::is_drawn(&config, &of_each)?;
-        let machine = Machine::detect_with(config.run.device)?;
-        let facts = Facts::new(&rows, &machine, registry);
-        Plan::new(&config, &facts).check_with(&config, &facts, advice::APPLYING)?;
         let (mut ids, checksum) = match config.data.ids {
             Ids::Dictionary => {
-                let dictionary = RunDictionary::of_checkpoint(&checkpoint, &config)?;
+                let dictionary = RunDictionary::of_checkpoint(checkpoint, &config)?;
                 (dictionary.mapper(&config, &rows)?, Some(dictionary.checksum()))
             }
             _ => (data::id_mapper(&config, &rows)?, None),
         };
-        restore_ids(&checkpoint, &mut ids)?;
+        restore_ids(checkpoint, &mut ids)?;
         let ids = ids.with_multi_hot(config.multi_hot_bags(&rows)?);
-        let mut group = RankGroup::of_one_rank(&config, &rows, threads, registry)?;
-        load(&mut group, &checkpoint, &data::fingerprint(&config, checksum), Select::WeightsOnly)?;
-        Ok(Self { config, checkpoint, group, ids, threads })
+        let fingerprint = data::fingerprint(&config, checksum);
+        let mut groups = Vec::new();
+        for checkpoint in &checkpoints {
+            let machine = Machine::detect_with(config.run.device)?;
+            let facts = Facts::new(&rows, &machine, registry);
+            Plan::new(&config, &facts).check_with(&config, &facts, advice::APPLYING)?;
+            let mut group = RankGroup::of_one_rank(&config, &rows, threads, registry)?;
+            load(&mut group, checkpoint, &fingerprint, Select::WeightsOnly)?;
+            groups.push(group);
+        }
+        Ok(Self { config, checkpoints, groups, ids, threads })
+    }
+
+    fn evaluate(&mut self, files: &[DataFile]) -> Result<Eval> {
+        let started = Instant::now();
+        let mut metrics = MetricsAccumulator::default();
+        self.run(files, true, &mut |logits, labels| {
+            metrics.push(logits, labels);
+            Ok(())
+        })?;
+        let eval_s = started.elapsed().as_secs_f64();
+        Ok(Eval { metrics: metrics.metrics(), eval_s, known_at_step: None })
     }
 
     fn run(&mut self, files: &[DataFile], labelled: bool, take: &mut Take<'_>) -> Result<()> {
         let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
-        let skipped = predict_all(&self.group, &mut *rows.reader(&self.ids)?, take);
+        let skipped = predict_mean(&self.groups, &mut *rows.reader(&self.ids)?, take);
         let skipped =
             skipped.map_err(|error| error.naming_columns(&self.config.data.columns.categorical))?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {

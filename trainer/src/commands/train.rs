@@ -1,6 +1,7 @@
 //! `headlong train`: from a configuration to a trained model, and everything a person or a script
 //! wants to hear on the way.
 
+mod ensemble;
 mod evaluations;
 mod evaluator;
 mod milestones;
@@ -34,11 +35,18 @@ use resume::{asked_for, find_checkpoint, repeats_its_report, without_effect};
 use serde_json::Map;
 use std::time::Instant;
 
-/// Trains as `config` says.
+/// Trains as `config` says, one model or several.
 ///
 /// # Errors
 /// Everything in [`Error`]; what was saved before stays.
 pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
+    match config.train.seeds {
+        1 => run_model(config, options),
+        _ => ensemble::run(config, options),
+    }
+}
+
+fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
     // Before anything is made or read: a device that is not there will not come.
     Machine::detect_with(config.run.device)?;
     if launched().is_some() {
@@ -56,7 +64,10 @@ pub fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         Reads { is_resumed: resumed.is_some(), has_mllog: options.flags.mllog.is_some() },
     )?;
     let mut reporter = match job.leads() {
-        true => Reporter::new(log_target(&options.flags), resumed.is_some())?,
+        true => {
+            let appends = resumed.is_some() || options.appends_to_log;
+            Reporter::new(log_target(&options.flags), appends)?
+        }
         false => Reporter::quiet(None),
     };
     let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);

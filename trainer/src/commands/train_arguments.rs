@@ -96,6 +96,9 @@ pub struct TrainArguments {
     /// Decides the initial weights
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub seed: Option<u64>,
+    /// Train N models, with seeds from --seed on, of which eval and predict take the mean
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub seeds: Option<usize>,
 
     /// Stop at the first evaluation that reaches this AUC
     #[arg(long, value_name = "X", help_heading = "Evaluation")]
@@ -205,6 +208,8 @@ pub struct TrainOptions {
     pub command: String,
     /// The kinds of tables that the configuration may name.
     pub registry: Registry,
+    /// Whether the log's file holds models of the same run that were trained before.
+    pub appends_to_log: bool,
 }
 
 fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
@@ -263,6 +268,7 @@ impl TrainArguments {
             origin,
             command: command_line::quoted(&std::env::args_os().collect::<Vec<_>>()),
             registry: registry.clone(),
+            appends_to_log: false,
         };
         Ok((config, options))
     }

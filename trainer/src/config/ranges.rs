@@ -78,6 +78,7 @@ ranges! {
     "train.decay_start_step": 0, UNBOUNDED;
     "train.decay_steps": 0, UNBOUNDED;
     "train.seed": 0, UNBOUNDED;
+    "train.seeds": 1, 64;
     "train.sum_blocks": 1, SAMPLES;
     "train.loss_scale_interval": 1, u32::MAX as u64;
     "train.log_every": 1, UNBOUNDED;

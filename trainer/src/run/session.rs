@@ -20,7 +20,7 @@ pub use eval_processes::EvalProcesses;
 pub(crate) use eval_processes::dismiss;
 pub use eval_ranks::{EvalRanks, EvalRanksOptions};
 use evaluations::Evaluations;
-pub use evaluations::{Apart, Evaluated, Take, predict_all};
+pub use evaluations::{Apart, Evaluated, Take, predict_all, predict_mean};
 pub use evaluator::{evaluate_for_training, wait_for_data};
 
 use crate::config::learning_rate::LearningRate;

@@ -24,7 +24,8 @@ mod write;
 
 pub use difference::{Difference, first_difference};
 pub use directory::{
-    CheckpointDirectory, Cleaned, DirectoryOptions, SaveReport, best, newest, open, steps,
+    CheckpointDirectory, Cleaned, DirectoryOptions, SaveReport, best, member_name, members, newest,
+    open, steps,
 };
 pub use error::{Cause, CheckpointError, Result};
 pub use files::{FileWriter, Files, SystemFiles};

@@ -109,6 +109,7 @@ impl TrainArguments {
             "--learning-rate" learning_rate => train.learning_rate;
             "--precision" precision => train.precision;
             "--seed" seed => train.seed;
+            "--seeds" seeds => train.seeds;
             "--target-auc" target_auc => eval.target_auc Some;
             "--patience" patience => eval.patience Some;
             "--eval-every" eval_every => eval.every;
@@ -164,7 +165,7 @@ mod tests {
     ];
 
     /// A value for every flag that takes one, and for each of its keys another one.
-    const VALUES: [(&str, &str, &[&str]); 32] = [
+    const VALUES: [(&str, &str, &[&str]); 33] = [
         ("--data", "a.txt", &["data.train=[\"b.txt\"]"]),
         ("--valid", "a.txt", &["data.valid=[\"b.txt\"]"]),
         ("--holdout", "0.5", &["data.holdout=0.25"]),
@@ -183,6 +184,7 @@ mod tests {
         ("--learning-rate", "0.5", &["train.learning_rate=0.25"]),
         ("--precision", "bf16", &["train.precision=f16"]),
         ("--seed", "5", &["train.seed=6"]),
+        ("--seeds", "5", &["train.seeds=6"]),
         ("--target-auc", "0.5", &["eval.target_auc=0.25"]),
         ("--patience", "5", &["eval.patience=6"]),
         ("--eval-every", "5", &["eval.every=6"]),

@@ -9,7 +9,7 @@ use crate::iteration::ranks::RankGroup;
 use crate::report::output::say;
 use crate::state::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Select,
-    SystemFiles, newest, steps,
+    SystemFiles, members, newest, steps,
 };
 use headlong_reader::IdMapper;
 use std::io::{ErrorKind, Read as _};
@@ -137,6 +137,13 @@ pub fn find_checkpoint(
 /// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
 fn refuse_earlier_checkpoints(dir: &Path) -> Result<()> {
     let found = steps(dir).map_err(Error::failed("the checkpoint directory cannot be read"))?;
+    if let Some(member) = members(dir).first() {
+        let message = format!(
+            "{} is a model of an ensemble (--seeds): name another folder",
+            member.display()
+        );
+        return Err(Error::config("--checkpoint-dir", message));
+    }
     let Some((step, _)) = found.last() else { return Ok(()) };
     let dir = dir.display();
     Err(Error::config(

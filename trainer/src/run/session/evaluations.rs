@@ -7,7 +7,7 @@ use super::eval_ranks::{Away, EvalRanks, evaluate_all, predict_all_with};
 use crate::error::{Error, Result};
 use crate::iteration::model::Purpose;
 use crate::iteration::ranks::RankGroup;
-use crate::metrics::EvalMetrics;
+use crate::metrics::{EvalMetrics, exact_probability};
 use crate::run::evaluation::Scoring;
 use headlong_reader::{Reader, SkipReport};
 use std::time::{Duration, Instant};
@@ -255,6 +255,39 @@ impl Session {
 
 /// Is handed logits and labels, batch by batch.
 pub type Take<'a> = dyn FnMut(&[f32], &[f32]) -> Result<()> + 'a;
+
+/// The same by several models, of the mean of their probabilities: its logit is handed to `take`.
+///
+/// # Errors
+/// As [`predict_all`].
+///
+/// # Panics
+/// Without a model.
+pub fn predict_mean(
+    groups: &[RankGroup],
+    reader: &mut dyn Reader,
+    take: &mut Take<'_>,
+) -> Result<SkipReport> {
+    if let [group] = groups {
+        return predict_all(group, reader, take);
+    }
+    let (mut sums, mut logits) = (Vec::<[f64; 2]>::new(), Vec::<f32>::new());
+    predict_all_with(&groups[0], reader, &mut |batch| {
+        sums.clear();
+        sums.resize(batch.num_samples, [0.0; 2]);
+        for group in groups {
+            group.predict(batch, &mut |logits, _| {
+                for ([click, none], &logit) in sums.iter_mut().zip(logits) {
+                    *click += exact_probability(logit);
+                    *none += exact_probability(-logit);
+                }
+            })?;
+        }
+        logits.clear();
+        logits.extend(sums.iter().map(|[click, none]| (click.ln() - none.ln()) as f32));
+        take(&logits, &batch.labels)
+    })
+}
 
 /// Predicts everything that `reader` gives and hands logits and labels to `take`, batch by batch.
 /// Returns the bad lines that were skipped.

@@ -385,6 +385,24 @@ pub fn steps(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(steps)
 }
 
+/// What the names of an ensemble's models begin with.
+const MEMBER: &str = "seed-";
+
+/// The folder of an ensemble's model with this seed.
+pub fn member_name(seed: u64) -> String {
+    format!("{MEMBER}{seed}")
+}
+
+/// The folders of an ensemble's models in `directory`, by seed.
+pub fn members(directory: &Path) -> Vec<PathBuf> {
+    let seed = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix(MEMBER)?.parse().ok();
+    let folders = entries(directory).unwrap_or_default().into_iter();
+    let mut found: Vec<(u64, PathBuf)> =
+        folders.filter_map(|path| Some((seed(&path)?, path))).collect();
+    found.sort();
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
 /// Paths of the directories in `directory`.
 fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     let read = || CheckpointError::io("list", directory);
