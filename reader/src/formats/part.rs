@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn the_last_are_the_latest() {
         let holdout = Holdout { share: 0.25, by: HoldoutBy::Last };
-        assert_eq!(holdout.ranges(Part::Kept, 8), [0..6]);
-        assert_eq!(holdout.ranges(Part::HeldOut, 8), [6..8]);
+        assert_eq!(holdout.ranges(Part::Kept, 8), vec![0..6]);
+        assert_eq!(holdout.ranges(Part::HeldOut, 8), vec![6..8]);
     }
 }
