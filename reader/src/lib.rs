@@ -46,6 +46,7 @@ pub mod criteo;
 pub mod dictionary;
 pub mod disk;
 mod error;
+pub mod excerpt;
 pub mod format_reader;
 pub mod formats;
 pub mod hashing;

@@ -4,6 +4,7 @@
 //! A first pass finds where every 64th record begins: so plain files are read in any order,
 //! compressed ones from front to back.
 
+mod excerpt;
 mod records;
 
 use std::io::Read;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use headlong_device::files::OutputFile;
 
+pub(crate) use self::excerpt::read_some;
 use self::records::{MOST_FIELD_BYTES, Place, Records};
 use super::named::{NamedColumns, Role, push_fields};
 use super::{About, Parts, Ranges, SampleStream, Sink, Source, cut, front_to_back};

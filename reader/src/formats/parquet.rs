@@ -8,11 +8,13 @@
 mod column;
 mod contained;
 mod delta;
+mod excerpt;
 mod pages;
 mod read;
 mod thrift;
 mod write;
 
+pub(crate) use excerpt::read_some;
 pub use read::{ParquetSource, is_parquet};
 pub use write::ParquetSink;
 

@@ -71,6 +71,16 @@ impl Records {
         self.place
     }
 
+    /// Where what comes after the record at hand begins: in bytes of text.
+    pub fn end(&self) -> u64 {
+        self.next.byte
+    }
+
+    /// Bytes of the file read so far, as stored.
+    pub fn stored_bytes_read(&self) -> u64 {
+        self.from.stored_bytes_read()
+    }
+
     pub fn len(&self) -> usize {
         self.num_fields
     }

@@ -8,6 +8,7 @@ use ::parquet::schema::types::ColumnDescriptor;
 
 use crate::columns::DenseColumns;
 use crate::criteo::parse::MISSING_DENSE;
+use crate::excerpt::UNIT_SEPARATOR;
 use crate::formats::named::{
     DenseReading, Fault, NamedColumns, Role, id_of_text, push_ids, transformed,
 };
@@ -180,6 +181,32 @@ impl Column {
         }
         each.push_bins(column, found, &mut samples.sparse);
         Ok(())
+    }
+
+    /// The values of the next rows as text; those of a list with [`UNIT_SEPARATOR`] between them.
+    pub fn texts(&self, rows: usize, put: &mut dyn FnMut(&[u8])) {
+        let (mut value, mut text, lists) = (0, String::new(), !self.repeated.is_empty());
+        let entries = if self.defined.is_empty() { rows } else { self.defined.len() };
+        for entry in 0..entries {
+            let continues = lists && self.repeated[entry] > 0;
+            if !continues {
+                text.clear();
+            } else {
+                text.push(UNIT_SEPARATOR as char);
+            }
+            if self.most_defined == 0 || self.defined[entry] == self.most_defined {
+                let of_this = match (&self.values, self.double(value)) {
+                    (Values::Words(words), _) => String::from_utf8_lossy(words[value].data()),
+                    (_, Some(nan)) if nan.is_nan() => "".into(),
+                    _ => self.shown(Some(value)).into(),
+                };
+                text.push_str(&of_this);
+                value += 1;
+            }
+            if !lists || self.repeated.get(entry + 1).is_none_or(|level| *level == 0) {
+                put(text.as_bytes());
+            }
+        }
     }
 
     fn put_lists(&self, hotness: Hotness, to: &mut IdBags) -> Result<(), (usize, Fault)> {

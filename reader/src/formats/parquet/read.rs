@@ -37,10 +37,10 @@ pub struct ParquetSource {
     starts: Arc<[u64]>,
 }
 
-struct Opened {
+pub(super) struct Opened {
     file: Arc<File>,
     bytes: u64,
-    metadata: ParquetMetaData,
+    pub(super) metadata: ParquetMetaData,
 }
 
 struct OneFile {
@@ -55,7 +55,7 @@ pub fn is_parquet(first_bytes: &[u8]) -> bool {
     first_bytes.starts_with(b"PAR1")
 }
 
-fn bad(path: &Path, message: impl ToString) -> ReaderError {
+pub(super) fn bad(path: &Path, message: impl ToString) -> ReaderError {
     ReaderError::Format { file: path.into(), message: message.to_string() }
 }
 
@@ -117,22 +117,26 @@ impl ParquetSource {
 }
 
 impl Opened {
-    fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path) -> Result<Self> {
         let (file, bytes) = open_regular(path)?;
         let metadata = pages::metadata(&file, bytes).map_err(|error| bad(path, error))?;
         Ok(Self { file: Arc::new(file), bytes, metadata })
     }
 
-    fn leaves(&self) -> &[Arc<ColumnDescriptor>] {
+    pub(super) fn leaves(&self) -> &[Arc<ColumnDescriptor>] {
         self.metadata.file_metadata().schema_descr().columns()
     }
 
-    fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         let names = self.leaves().iter().map(|leaf| leaf.path().parts().first().cloned());
         names.map(Option::unwrap_or_default).collect()
     }
 
-    fn column(&self, group: usize, leaf: usize) -> std::result::Result<ColumnReader, ParquetError> {
+    pub(super) fn column(
+        &self,
+        group: usize,
+        leaf: usize,
+    ) -> std::result::Result<ColumnReader, ParquetError> {
         let rows = self.metadata.row_group(group);
         let chunk = rows
             .columns()
@@ -247,7 +251,7 @@ impl OneFile {
 /// What a leaf holds that is neither a number, a truth value nor a word, and what to write in its
 /// place. Points in time would be counts of a unit that the writer of the file has chosen, and
 /// decimals lose their point: another file of the same values would give other ids.
-fn refused_type(leaf: &ColumnDescriptor) -> Option<(&'static str, &'static str)> {
+pub(super) fn refused_type(leaf: &ColumnDescriptor) -> Option<(&'static str, &'static str)> {
     const TIME: &str = "write it as text, or as integers of one unit in all files";
     const NUMBER: &str = "write it as 32- or 64-bit numbers, or as text";
     let (found, help) = match (leaf.logical_type_ref(), leaf.converted_type()) {
@@ -270,7 +274,7 @@ fn refused_type(leaf: &ColumnDescriptor) -> Option<(&'static str, &'static str)>
 }
 
 /// Whether a leaf is a field of a structure: then it is not all of its column.
-fn is_nested(leaf: &ColumnDescriptor) -> bool {
+pub(super) fn is_nested(leaf: &ColumnDescriptor) -> bool {
     match (leaf.max_rep_level(), leaf.path().parts()) {
         (0, parts) => parts.len() > 1,
         // A list is a group of a repeated group of elements; older writers leave out one of the

@@ -1,0 +1,90 @@
+//! Some rows of a file, as text.
+
+use super::records::{Place, Records};
+use crate::error::Result;
+use crate::excerpt::{Excerpt, Limits};
+use crate::io::{Compression, DataFile, TextFile};
+
+/// A long file is read at so many places.
+const PLACES: u64 = 5;
+
+/// Adds rows of a file whose columns are `names` to `excerpt`; `(separator, has_header)` says what
+/// is between its fields, and whether its first record is the names.
+pub(crate) fn read_some(
+    path: &DataFile,
+    names: &[String],
+    (separator, has_header): (u8, bool),
+    limits: Limits,
+    excerpt: &mut Excerpt,
+) -> Result<()> {
+    let places = excerpt.places(names, path)?;
+    let file = TextFile::look(path)?;
+    let (stored, is_plain) = (file.stored_bytes(), file.compression() == Compression::Plain);
+    // A row is at least as long as its separators; so this is no long file.
+    let is_short = stored <= limits.bytes as u64 && stored / names.len() as u64 <= limits.rows;
+    let parts = if is_plain && !is_short { PLACES } else { 1 };
+    let mut some = Some { places: &places, limits: limits.divided(parts as usize), excerpt };
+    let (mut rows, mut bytes, mut is_whole) = (0, 0, parts == 1);
+    for part in 0..parts {
+        let place = Place { byte: stored / parts * part, ..Place::START };
+        let mut records = Records::new(TextFile::open(path)?, separator, place)?;
+        // In the middle of a file the first record is the rest of one.
+        if part > 0 || has_header {
+            let found = records.next();
+            found.map(|_| ()).or_else(|error| if part > 0 { Ok(()) } else { Err(error) })?;
+        }
+        let from = records.end();
+        let (read, is_end) = some.read(&mut records, part > 0)?;
+        rows += read;
+        bytes += match is_plain {
+            true => records.end() - from,
+            false => records.stored_bytes_read(),
+        };
+        is_whole &= is_end;
+        // All that there is has come with the first part.
+        if part == 0 && is_end {
+            is_whole = true;
+            break;
+        }
+    }
+    excerpt.rows += rows;
+    let rows_of_file = rows as f64 * (stored as f64 / bytes.max(1) as f64);
+    excerpt.rows_of_all += if is_whole { rows } else { (rows_of_file as u64).max(rows + 1) };
+    Ok(())
+}
+
+struct Some<'a> {
+    places: &'a [usize],
+    limits: Limits,
+    excerpt: &'a mut Excerpt,
+}
+
+impl Some<'_> {
+    /// Adds records up to the limits: how many, and whether there are no more. After a jump into
+    /// the middle, where a quote may be open, records that do not fit are passed over.
+    fn read(&mut self, records: &mut Records, has_jumped: bool) -> Result<(u64, bool)> {
+        let (mut rows, mut bytes) = (0, 0);
+        while rows < self.limits.rows && bytes < self.limits.bytes {
+            match records.next() {
+                Ok(true) => {}
+                Ok(false) => return Ok((rows, true)),
+                Err(_) if has_jumped => return Ok((rows, false)),
+                Err(error) => return Err(error),
+            }
+            let (expected, found) = (self.places.len(), records.len());
+            if expected != found {
+                if has_jumped {
+                    continue;
+                }
+                let message = format!("expected {expected} fields as in the header, found {found}");
+                return Err(records.bad(records.place().line, message));
+            }
+            for (field, place) in records.fields().zip(self.places) {
+                self.excerpt.columns[*place].fields.push(field);
+                bytes += field.len();
+            }
+            rows += 1;
+        }
+        Ok((rows, false))
+    }
+}
