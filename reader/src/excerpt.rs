@@ -48,7 +48,7 @@ impl Fields {
     }
 
     /// All of them, without blanks around them.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let starts = std::iter::once(&0).chain(&self.ends);
         starts.zip(&self.ends).map(|(&start, &end)| self.bytes[start..end].trim_ascii())
     }

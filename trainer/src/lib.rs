@@ -39,6 +39,8 @@
 //! and tests, and change without notice.
 
 #[doc(hidden)]
+pub mod auto;
+#[doc(hidden)]
 pub mod commands;
 pub mod config;
 #[doc(hidden)]

@@ -8,6 +8,7 @@ mod milestones;
 mod progress;
 pub(crate) mod resume;
 
+use crate::auto::text;
 use crate::commands::{checkpoint as checkpoint_command, remarks};
 use crate::run::open::{OpenArgs, open_session};
 use crate::run::prepare::Prepared;
@@ -23,6 +24,7 @@ use crate::iteration::job::{Busy, Job};
 use crate::iteration::trace::Record;
 use crate::plan::{Plan, evaluation};
 use crate::report::mllog::MlLog;
+use crate::report::output::write_file;
 use crate::report::{self, At, Done, LogTarget, Reporter};
 use crate::run::outlook::{self, Place};
 use crate::run::session::{Session, Start, config_of, dismiss, steps_of_epochs};
@@ -106,6 +108,7 @@ fn run_with(
         return Ok(());
     }
     note_the_start(config, options, resumed, reporter);
+    keep_what_was_chosen(job, options, reporter)?;
     if options.flags.dry_run {
         return dry_run(job, options, resumed, reporter);
     }
@@ -179,6 +182,20 @@ fn note_the_start(
     if let Some(then) = resumed.and_then(|checkpoint| config_of(checkpoint).ok()) {
         without_effect(config, &then).iter().for_each(|note| reporter.note(note));
     }
+}
+
+/// Shows what `--auto` has chosen, and keeps it where the run writes: as a configuration that
+/// trains the same.
+fn keep_what_was_chosen(job: &Job, options: &TrainOptions, reporter: &Reporter) -> Result<()> {
+    let Some(chosen) = options.chosen.as_ref().filter(|_| job.leads()) else { return Ok(()) };
+    let text = text::to_toml(&job.config, chosen);
+    reporter.result(&text);
+    if options.flags.dry_run {
+        return Ok(());
+    }
+    let folder = &job.config.run.output_dir;
+    std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    write_file(&folder.join(text::FILE_NAME), &text)
 }
 
 /// Refuses what fits in no case, with its plan, before data is made or read.

@@ -4,6 +4,9 @@
 mod settings;
 
 use crate::Registry;
+use crate::auto::Asked;
+use crate::auto::files::{OfFiles, choose_for};
+use crate::auto::text;
 use crate::commands::choice;
 use crate::commands::files::CommandFiles;
 use crate::commands::launch::{launch_of_several, launched};
@@ -17,6 +20,7 @@ use crate::report::LogTarget;
 use crate::report::output::say;
 use crate::run::{dictionary, prepare};
 use crate::system::command_line;
+use crate::system::machine::Machine;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use headlong_reader::formats::Format;
@@ -36,6 +40,13 @@ pub struct TrainArguments {
     /// Override one key of the configuration; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Choose what columns are and how to train from a look at the training files, and say why; what
+    /// other flags and --set say stays
+    #[arg(long, conflicts_with_all = ["config", "preset"], requires = "data")]
+    pub auto: bool,
+    /// With --auto: the column to predict, where its name does not tell
+    #[arg(long, value_name = "COL", requires = "auto")]
+    pub label: Option<String>,
 
     /// Training files: Criteo text, CSV or TSV (plain, gzip or Zstandard; `-`: standard input),
     /// Parquet, or binary data; may be repeated
@@ -210,6 +221,8 @@ pub struct TrainOptions {
     pub registry: Registry,
     /// Whether the log's file holds models of the same run that were trained before.
     pub appends_to_log: bool,
+    /// What `--auto` has chosen, with its reasons.
+    pub chosen: Option<OfFiles>,
 }
 
 fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
@@ -247,7 +260,11 @@ impl TrainArguments {
         registry: &Registry,
         place: &dyn Fn(Config) -> Result<Config>,
     ) -> Result<(Config, TrainOptions)> {
-        let (mut config, origin) = self.base()?;
+        let chosen = self.choose()?;
+        let (mut config, origin) = match &chosen {
+            Some(chosen) => (chosen.choices.apply()?, "what --auto has chosen".to_owned()),
+            None => self.base()?,
+        };
         let set = keys_of(&self.set);
         self.settings().iter().try_for_each(|setting| setting.refuse_both(&set))?;
         // What `--set` may say of an optimiser depends on which one it is.
@@ -269,6 +286,7 @@ impl TrainArguments {
             command: command_line::quoted(&std::env::args_os().collect::<Vec<_>>()),
             registry: registry.clone(),
             appends_to_log: false,
+            chosen,
         };
         Ok((config, options))
     }
@@ -291,6 +309,16 @@ impl TrainArguments {
                 Ok((preset::preset(name)?, format!("preset {name} (the default)")))
             }
         }
+    }
+
+    /// What `--auto` chooses.
+    fn choose(&self) -> Result<Option<OfFiles>> {
+        let asked = Asked {
+            label: self.label.as_deref(),
+            has_valid: !self.valid.is_empty() || keys_of(&self.set).contains(&"data.valid"),
+            usable_bytes: Machine::detect().usable_bytes(),
+        };
+        self.auto.then(|| choose_for(&self.data, self.data_format, &asked)).transpose()
     }
 
     /// Pairs that only the effective configuration shows to exclude each other.
@@ -350,7 +378,8 @@ pub fn of_training(arguments: &TrainArguments, config: &Config) -> CommandFiles 
     let makes_dictionary = data.ids == Ids::Dictionary && data.dictionary.is_none();
     // Ranks share what they have counted of the rows, where no checkpoint brings it.
     let counts = config.run.ranks > 1 && !arguments.resume;
-    let makes_output = makes_data || makes_dictionary || counts;
+    let makes_output = makes_data || makes_dictionary || counts || arguments.auto;
+    let chosen = arguments.auto.then(|| config.run.output_dir.join(text::FILE_NAME));
     files
         .makes("--checkpoint-dir", &config.checkpoint.dir)
         .makes("--output-dir", makes_output.then_some(&config.run.output_dir))
@@ -358,5 +387,6 @@ pub fn of_training(arguments: &TrainArguments, config: &Config) -> CommandFiles 
             "--output-dir",
             makes_data.then(|| prepare::synthetic_files(config)).into_iter().flatten(),
         )
+        .writes("--output-dir", chosen)
         .writes("--output-dir", makes_dictionary.then(|| dictionary::built_file(config)))
 }

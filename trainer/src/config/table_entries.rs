@@ -85,7 +85,7 @@ pub enum PlacementName {
 
 impl TableEntry {
     /// The entry as TOML, on lines of its own.
-    pub(super) fn to_toml(&self) -> String {
+    pub(crate) fn to_toml(&self) -> String {
         let table = toml::Table::try_from(self).expect("every field of an entry has a TOML form");
         let known = ENTRY_KEYS.iter().filter_map(|key| Some((key, table.get(*key)?)));
         known.fold("\n[[table]]\n".to_owned(), |text, (key, value)| {

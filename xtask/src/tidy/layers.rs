@@ -11,13 +11,14 @@ use syn::{ItemUse, UseTree};
 use super::Violation;
 use super::source::SourceFile;
 
-const TRAINER: [&str; 13] = [
+const TRAINER: [&str; 14] = [
     "units",
     "metrics",
     "state",
     "error",
     "system",
     "config",
+    "auto",
     "report",
     "data",
     "iteration",

@@ -150,8 +150,10 @@ mod tests {
 
     /// Flags that set no key: they say where the configuration comes from, or what a run does
     /// besides.
-    const OTHERS: [&str; 11] = [
+    const OTHERS: [&str; 13] = [
+        "--auto",
         "--config",
+        "--label",
         "--preset",
         "--set",
         "--resume",

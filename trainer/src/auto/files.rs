@@ -1,0 +1,75 @@
+//! From training files to choices: a bounded part of them is read.
+
+use super::summary::{ColumnSummary, truth};
+use super::{Asked, Choices, Look, choose, label};
+use crate::error::{Error, Result};
+use headlong_reader::Schema;
+use headlong_reader::convert::detect;
+use headlong_reader::criteo::has_label;
+use headlong_reader::excerpt::{Excerpt, Limits, excerpt};
+use headlong_reader::formats::Format;
+use headlong_reader::io::DataFile;
+
+/// What was chosen for files, and what they are.
+#[derive(Debug, Clone)]
+pub struct OfFiles {
+    /// What was chosen.
+    pub choices: Choices,
+    /// Their format.
+    pub format: Format,
+    /// Rows that were looked at, and all, as far as is known.
+    pub rows: (u64, u64),
+}
+
+/// Looks at a part of `files`, and chooses. Their format is told where it is not said.
+///
+/// # Errors
+/// Those of reading, and of [`choose`].
+pub fn choose_for(
+    files: &[DataFile],
+    format: Option<Format>,
+    asked: &Asked<'_>,
+) -> Result<OfFiles> {
+    let failed = || Error::failed("the columns of the data cannot be told");
+    let format = match (format, files.first()) {
+        (Some(format), _) => format,
+        (None, Some(first)) => told(first).map_err(failed())?,
+        (None, None) => {
+            return Err(Error::config("--auto", "expected training files: --data FILE"));
+        }
+    };
+    let part = excerpt(format, files, Limits::default()).map_err(failed())?;
+    let look = look_at(&part, format == Format::Criteo, asked)?;
+    let choices = choose(&look, asked)?;
+    Ok(OfFiles { choices, format, rows: (part.rows, part.rows_of_all) })
+}
+
+/// The format of a file. Text without the shape of Criteo's has a header, whatever its name.
+fn told(file: &DataFile) -> headlong_reader::Result<Format> {
+    match detect(file)? {
+        Format::Criteo if has_label(file, &Schema::criteo_unlabelled()).is_err() => Ok(Format::Csv),
+        format => Ok(format),
+    }
+}
+
+fn look_at(part: &Excerpt, is_criteo: bool, asked: &Asked<'_>) -> Result<Look> {
+    let mut look =
+        Look { columns: Vec::new(), rows: part.rows_of_all, is_whole: part.is_whole(), is_criteo };
+    for column in &part.columns {
+        let fields = column.fields.iter();
+        let summary = match column.is_list {
+            true => ColumnSummary::of_lists(&column.name, fields),
+            false => ColumnSummary::of(&column.name, fields),
+        };
+        look.columns.push(ColumnSummary { refused: column.refused, ..summary });
+    }
+    let (of_label, _) = label(&look, asked)?;
+    let labels: Vec<bool> =
+        part.columns[of_label].fields.iter().map(|field| truth(field).unwrap_or(false)).collect();
+    for (summary, column) in look.columns.iter_mut().zip(&part.columns) {
+        if summary.is_whole() && !is_criteo {
+            summary.look_at_order(column.fields.iter(), labels.iter().copied());
+        }
+    }
+    Ok(look)
+}

@@ -1,0 +1,102 @@
+//! Which column is the label.
+
+use super::summary::ColumnSummary;
+use crate::error::{Error, Result};
+
+/// Names of labels, in small letters.
+const NAMES: [&str; 19] = [
+    "label",
+    "labels",
+    "click",
+    "clicks",
+    "clicked",
+    "is_click",
+    "is_clicked",
+    "isclick",
+    "target",
+    "y",
+    "class",
+    "conversion",
+    "converted",
+    "outcome",
+    "response",
+    "purchase",
+    "purchased",
+    "survived",
+    "churn",
+];
+
+/// The column that holds the label, and why: the one that was `asked` for, or the only one of 0 and
+/// 1 that is called like one.
+///
+/// # Errors
+/// None, several, or one that is no label; each names `--label`.
+pub(super) fn label_of(columns: &[ColumnSummary], asked: Option<&str>) -> Result<(usize, String)> {
+    let refuse = |message: String| Err(Error::config("--label", message));
+    if columns.len() < 2 {
+        let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
+        return refuse(format!(
+            "expected a label and at least one column to learn it from, found {} column: {}",
+            columns.len(),
+            names.join(", ")
+        ));
+    }
+    if let Some(asked) = asked {
+        let Some(at) = columns.iter().position(|column| column.name == asked) else {
+            return refuse(format!(
+                "there is no column `{asked}` among {}",
+                listed(columns.iter().map(|column| column.name.as_str()))
+            ));
+        };
+        return match fault(&columns[at]) {
+            Some(fault) => refuse(format!("column `{asked}`: {fault}")),
+            None => Ok((at, "asked for by --label".to_owned())),
+        };
+    }
+    let candidates: Vec<usize> =
+        (0..columns.len()).filter(|&at| fault(&columns[at]).is_none()).collect();
+    let is_named = |at: &usize| NAMES.contains(&columns[*at].name.to_lowercase().as_str());
+    let named: Vec<usize> = candidates.iter().copied().filter(|at| is_named(at)).collect();
+    let names = |places: &[usize]| listed(places.iter().map(|&at| columns[at].name.as_str()));
+    match (&named[..], &candidates[..]) {
+        (&[only], _) => Ok((only, "the only column of 0 and 1 that is called like one".to_owned())),
+        ([], []) => refuse(
+            "no column holds 0 and 1 alone: name the one to predict with --label COL".to_owned(),
+        ),
+        ([], candidates) => refuse(format!(
+            "no column is called like a label; {} {} 0 and 1: name one with --label COL",
+            names(candidates),
+            if candidates.len() == 1 { "holds" } else { "hold" }
+        )),
+        (several, _) => {
+            refuse(format!("{} could each be the label: name one with --label COL", names(several)))
+        }
+    }
+}
+
+/// Why a column is no label.
+fn fault(column: &ColumnSummary) -> Option<String> {
+    let examples = column.examples.join("`, `");
+    if let Some(refused) = column.refused {
+        return Some(format!("expected 0 and 1, found {refused}"));
+    }
+    if column.is_list || column.forms.truths < column.present || column.present == 0 {
+        return Some(format!("expected 0 and 1, found `{examples}`"));
+    }
+    if column.missing > 0 {
+        let (missing, rows) = (column.missing, column.present + column.missing);
+        return Some(format!("expected 0 or 1 in every row, found {missing} of {rows} empty"));
+    }
+    (column.distinct < 2)
+        .then(|| format!("expected both 0 and 1, found `{examples}` in every row looked at"))
+}
+
+/// Some names, and how many more there are.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const MOST: usize = 12;
+    let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    match names.len().checked_sub(MOST) {
+        Some(more) if more > 0 => format!("{} and {more} more", names[..MOST].join(", ")),
+        _ => names.join(", "),
+    }
+}
