@@ -3,6 +3,7 @@
 
 #![cfg(test)]
 
+mod auto;
 mod bad_input;
 mod bench_collectives;
 mod bench_embedding;

@@ -77,10 +77,26 @@ fn head(chosen: &OfFiles) -> String {
     for column in columns {
         let name = shown(&column.name);
         let (kind, facts, reason) = (kind(column), facts(column), &column.reason);
-        let reason = shown(reason);
-        text.push_str(&format!("# {name:<width$}  {kind:<11}  {facts}: {reason}\n"));
+        let line = format!("{name:<width$}  {kind:<11}  {facts}: {}", shown(reason));
+        text.push_str(&comment(&line));
     }
     text
+}
+
+/// A comment, in lines that end before column 97.
+fn comment(text: &str) -> String {
+    let (mut lines, mut length) = ("#".to_owned(), 1);
+    for word in text.split(' ') {
+        let width = word.chars().count() + 1;
+        if length + width > 96 {
+            lines.push_str("\n#    ");
+            length = 5;
+        }
+        lines.push(' ');
+        lines.push_str(word);
+        length += width;
+    }
+    lines + "\n"
 }
 
 /// A name in a comment: on one line.

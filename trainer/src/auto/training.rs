@@ -4,51 +4,64 @@ use super::{ColumnChoice, Facts, Kind, Setting};
 use toml::Value;
 
 /// Below so many rows a table is small: a wide net learns it by heart.
-const SMALL_ROWS: u64 = 20_000;
+const SMALL_ROWS: u64 = 10_000;
 /// Bytes that an id takes while a dictionary counts it.
 const COUNTED_BYTES: f64 = 48.0;
 /// Of a table's rows, one weight and one state of Adagrad.
 const BYTES_PER_ELEMENT: f64 = 8.0;
 /// Widths of vectors that are tried, where memory is short.
-const DIMS: [u64; 4] = [64, 32, 16, 8];
+const DIMS: [u64; 3] = [32, 16, 8];
+
+/// The shape of a net, measured on tables of that kind.
+struct Shape {
+    dim: u64,
+    bottom: &'static [u64],
+    top: &'static [u64],
+    why: &'static str,
+}
+
+const SMALL: Shape =
+    Shape { dim: 8, bottom: &[32], top: &[32, 1], why: "a wider net learns few rows by heart" };
+const OF_NUMBERS: Shape = Shape {
+    dim: 16,
+    bottom: &[128, 64],
+    top: &[64, 32, 1],
+    why: "mostly numbers: best on tables like that",
+};
+const OF_IDS: Shape =
+    Shape { dim: 32, bottom: &[64], top: &[64, 32, 1], why: "best on tables with many ids" };
 
 /// Every setting of a run on such columns, with its reason. `values` are the different values of
 /// each categorical column in all rows.
 pub(super) fn settings(columns: &[ColumnChoice], values: &[u64], facts: &Facts) -> Vec<Setting> {
-    let is_small = facts.rows < SMALL_ROWS;
     let mut settings = Vec::new();
     let mut set = |key, value: Value, reason: String| settings.push(Setting { key, value, reason });
-    let rows = facts.rows;
-    let about = if facts.is_whole { "" } else { "about " };
+    let dense = columns.iter().filter(|column| column.kind == Kind::Dense).count();
+    let shape = match facts.rows < SMALL_ROWS {
+        true => SMALL,
+        false if dense >= 2 * values.len() => OF_NUMBERS,
+        false => OF_IDS,
+    };
     let total: u64 = values.iter().sum();
     let budget = facts.usable_bytes as f64 / 2.0;
-    let (mut dim, mut why) = match is_small {
-        true => (16, format!("a small table ({about}{rows} rows)")),
-        false => (64, format!("wide vectors helped on tables of {about}{rows} rows or so")),
-    };
     let needed = |dim: u64| total as f64 * (dim as f64 * BYTES_PER_ELEMENT + COUNTED_BYTES);
-    let fits = DIMS.into_iter().find(|&narrower| narrower <= dim && needed(narrower) <= budget);
-    if let Some(narrower) = fits.filter(|&narrower| narrower < dim) {
-        (dim, why) =
-            (narrower, format!("{total} rows as wide as {dim} do not fit half the memory"));
-    }
-    let dim_of = fits.unwrap_or(DIMS[DIMS.len() - 1]);
-    if fits.is_none() {
-        (dim, why) = (dim_of, format!("the {total} different ids need more than half the memory"));
-    }
-    set("model.dim", integer(dim), why);
-    let (bottom, top) = match is_small {
-        true => (vec![32, dim], vec![32, 1]),
-        false => (vec![128, dim], vec![256, 128, 1]),
+    let mut dims = DIMS.into_iter().filter(|&dim| dim <= shape.dim);
+    let fits = dims.find(|&dim| needed(dim) <= budget);
+    let dim = fits.unwrap_or(DIMS[DIMS.len() - 1]);
+    let why = match fits {
+        Some(dim) if dim == shape.dim => shape.why.to_owned(),
+        _ => format!("the vectors of {total} ids, and wider ones do not fit half the memory"),
     };
-    if columns.iter().any(|column| column.kind == Kind::Dense) {
-        set("model.bottom", integers(&bottom), "ends as wide as the vectors".to_owned());
+    set("model.dim", integer(dim), why);
+    if dense > 0 {
+        let bottom = [shape.bottom, &[dim]].concat();
+        set("model.bottom", integers(&bottom), format!("{}; ends with model.dim", shape.why));
     }
-    let why = if is_small { "a wider net learns so few rows by heart" } else { "as measured" };
-    set("model.top", integers(&top), why.to_owned());
+    set("model.top", integers(shape.top), shape.why.to_owned());
     of_ids(fits.is_some(), values, (dim, budget), &mut set);
     of_lists(columns, &mut set);
-    of_steps(facts, is_small, &mut set);
+    of_steps(facts, values, &mut set);
+    of_order(facts, &mut set);
     settings
 }
 
@@ -102,21 +115,35 @@ fn of_lists(columns: &[ColumnChoice], set: &mut impl FnMut(&'static str, Value, 
     }
 }
 
-fn of_steps(facts: &Facts, is_small: bool, set: &mut impl FnMut(&'static str, Value, String)) {
-    let batch = if is_small { 32 } else { 128 };
+fn of_steps(facts: &Facts, values: &[u64], set: &mut impl FnMut(&'static str, Value, String)) {
+    let batch = match facts.rows {
+        0..50_000 => 32,
+        50_000..500_000 => 64,
+        500_000..5_000_000 => 256,
+        _ => 2048,
+    };
     let steps = facts.rows.div_ceil(batch);
     set("train.batch_size", integer(batch), format!("about {steps} steps an epoch"));
     set("train.learning_rate", Value::Float(0.01), "as measured, with Adagrad".to_owned());
-    let why = "rows of tables are seen less often than the net";
+    let why = "twice as much: a row is seen less often than the net";
     set("train.sparse_learning_rate", Value::Float(0.02), why.to_owned());
-    let (epochs, why) = match is_small {
-        true => (4.0, "few steps an epoch"),
-        false => (1.0, "a second one was worse wherever there were ids"),
+    let largest = values.iter().copied().max().unwrap_or(0);
+    let (epochs, why) = match facts.rows {
+        0..SMALL_ROWS => (4.0, "few rows, few steps".to_owned()),
+        rows if largest <= rows / 200 => (2.0, "each id is seen often".to_owned()),
+        _ => (1.0, format!("a second one learns ids by heart where there are {largest}")),
     };
-    set("train.epochs", Value::Float(epochs), why.to_owned());
+    set("train.epochs", Value::Float(epochs), why);
     for key in ["optimizer.sparse.name", "optimizer.dense.name"] {
-        set(key, "adagrad".into(), "as measured".to_owned());
+        set(key, "adagrad".into(), "best of those measured".to_owned());
     }
+    if facts.has_valid {
+        let why = "to see where it is best";
+        set("eval.every", Value::Float(0.5), why.to_owned());
+    }
+}
+
+fn of_order(facts: &Facts, set: &mut impl FnMut(&'static str, Value, String)) {
     if facts.decoded_bytes <= facts.usable_bytes / 4 {
         let why = "no two epochs alike, and files in order of time or label do no harm";
         set("data.order", "samples".into(), why.to_owned());
@@ -125,10 +152,6 @@ fn of_steps(facts: &Facts, is_small: bool, set: &mut impl FnMut(&'static str, Va
     } else {
         let why = format!("about {} GiB do not fit memory", facts.decoded_bytes >> 30);
         set("data.order", "sequential".into(), why);
-    }
-    if facts.has_valid {
-        let why = "to see when it gets worse";
-        set("eval.every", Value::Float(0.5), why.to_owned());
     }
 }
 

@@ -1,0 +1,200 @@
+//! `headlong train --auto`: what it takes columns for, what it refuses, and that what it prints
+//! trains the same.
+
+#![cfg(test)]
+
+use crate::run_support::{Place, Run};
+use headlong::auto::files::{OfFiles, choose_for};
+use headlong::auto::{Asked, Kind, text};
+use headlong::config::{CacheData, Config, Ids};
+use headlong_device::rng::CounterRng;
+use std::path::Path;
+use tempfile::TempDir;
+
+const GIB: u64 = 1 << 30;
+
+/// A table with a column of each kind; the label depends on some of them.
+fn table(rows: u64) -> String {
+    let random = CounterRng::new(11, 4);
+    let mut text =
+        "row,clicked,user_number,age,visits,price,tags,day,seen_at,country,same,key,year\n"
+            .to_owned();
+    for row in 0..rows {
+        let draw = |column: u64, most: f32| (random.uniform(row * 16 + column) * most) as u64;
+        let user = draw(0, 150.0) * 7919 + 100_003;
+        let age = 18 + draw(1, 70.0);
+        let visits = (random.uniform(row * 16 + 2) * 8.0).exp() as u64;
+        let price = (random.uniform(row * 16 + 3) * 10_000.0).round() / 100.0;
+        let tags: Vec<String> = (0..draw(4, 4.0)).map(|_| format!("t{}", draw(5, 30.0))).collect();
+        let rate = 0.1 + 0.4 * (user % 2) as f32 + 0.3 * (age as f32 - 18.0) / 70.0;
+        let clicked = u8::from(random.uniform(row * 16 + 6) < rate);
+        let country = ["NO", "SE", "DK", ""][draw(7, 4.0) as usize];
+        let year = if draw(8, 2.0) == 0 { "1996" } else { "1997.0" };
+        text += &format!(
+            "{row},{clicked},{user},{age},{visits},{price},{},2026-11-{:02},{},{country},x,k{},{year}\n",
+            tags.join("|"),
+            1 + draw(9, 28.0),
+            1_700_000_000 + row * 37,
+            row * 31 % 65_537,
+        );
+    }
+    text
+}
+
+fn write(folder: &TempDir, name: &str, text: &[u8]) -> std::path::PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn chosen(path: &Path, label: Option<&str>) -> headlong::Result<OfFiles> {
+    let asked = Asked { label, has_valid: false, usable_bytes: GIB };
+    choose_for(&[path.into()], None, &asked)
+}
+
+#[test]
+fn each_kind_of_column_is_told() {
+    let folder = TempDir::new().unwrap();
+    let path = write(&folder, "clicks.csv", table(4000).as_bytes());
+    let found = chosen(&path, None).unwrap();
+    let kinds: Vec<(&str, Kind, &str)> = found
+        .choices
+        .columns
+        .iter()
+        .map(|column| (column.name.as_str(), column.kind, column.reason.as_str()))
+        .collect();
+    for (name, kind, words) in [
+        ("row", Kind::Ignored, "counts the rows"),
+        ("clicked", Kind::Label, "called like one"),
+        ("user_number", Kind::Categorical, "neighbours differ"),
+        ("age", Kind::Dense, "changes along"),
+        ("visits", Kind::Dense, "heavy tail"),
+        ("price", Kind::Dense, "fractions"),
+        ("tags", Kind::List, "\"|\" between them"),
+        ("day", Kind::Ignored, "dates"),
+        ("seen_at", Kind::Ignored, "counts the rows"),
+        ("country", Kind::Categorical, "words"),
+        ("same", Kind::Ignored, "constant: `x`"),
+        ("key", Kind::Ignored, "unique in every row"),
+        ("year", Kind::Categorical, "\"1996\" and \"1996.0\" are two ids"),
+    ] {
+        let column = kinds.iter().find(|column| column.0 == name).expect(name);
+        assert!(
+            column.1 == kind && column.2.contains(words),
+            "{column:?}, expected {kind:?} {words}"
+        );
+    }
+    let country = found.choices.columns.iter().find(|column| column.name == "country").unwrap();
+    assert!((country.missing_share - 0.25).abs() < 0.03, "{country:?}");
+    let config = found.choices.apply().unwrap();
+    assert_eq!(config.data.columns.list_separator, Some('|'));
+    assert_eq!(config.tables.max_ids_per_sample, 3);
+    assert_eq!((config.data.ids, config.data.cache), (Ids::Dictionary, CacheData::Host));
+}
+
+#[test]
+fn ids_that_do_not_fit_memory_are_hashed() {
+    let folder = TempDir::new().unwrap();
+    let path = write(&folder, "clicks.csv", table(3000).as_bytes());
+    let asked = Asked { label: None, has_valid: false, usable_bytes: 20_000 };
+    let config = choose_for(&[path.into()], None, &asked).unwrap().choices.apply().unwrap();
+    assert_eq!((config.data.ids, config.model.dim), (Ids::Hash, 8));
+}
+
+#[test]
+fn what_has_no_clear_label_is_refused_with_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let rows = |header: &str, row: &dyn Fn(u64) -> String| {
+        (0..60).fold(format!("{header}\n"), |text, number| text + &row(number) + "\n")
+    };
+    let half = |number: u64| number % 2;
+    let none = rows("a,b", &|n| format!("{n},{}", half(n)));
+    let two = rows("click,label", &|n| format!("{},{}", half(n), half(n / 2)));
+    let words = rows("a,y", &|n| format!("{n},{}", ["no", "yes"][half(n) as usize]));
+    let gaps = rows("a,y", &|n| format!("{},{}", n % 7, if n == 3 { "" } else { "1" }));
+    let one = rows("y", &|n| half(n).to_string());
+    let same = rows("a,y", &|n| format!("{},1", n % 7));
+    let useless = rows("n,y", &|n| format!("{n},{}", half(n)));
+    for (text, label, expected) in [
+        (none.as_bytes(), None, "`b` holds 0 and 1: name one with --label COL"),
+        (two.as_bytes(), None, "`click`, `label` could each be the label: name one with --label"),
+        (words.as_bytes(), None, "no column holds 0 and 1 alone"),
+        (words.as_bytes(), Some("y"), "column `y`: expected 0 and 1, found `no`, `yes`"),
+        (words.as_bytes(), Some("z"), "no column `z` among `a`, `y`"),
+        (gaps.as_bytes(), Some("y"), "found 1 of 60 empty"),
+        (same.as_bytes(), Some("y"), "expected both 0 and 1, found `1` in every row"),
+        (one.as_bytes(), None, "at least one column to learn it from, found 1 column: y"),
+        (useless.as_bytes(), None, "no column is left to learn from"),
+        (b"a,y\n", None, "expected at least one row, found none"),
+        (b"", None, "is empty"),
+        (b"a,\0\x01\x02\n1,2\n", None, "NUL"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe\xfd,\x01\n", None, "expected the names of columns"),
+    ] {
+        let path = write(&folder, "a.csv", text);
+        let error = chosen(&path, label).expect_err(expected);
+        let message = format!("{error:?}");
+        assert!(message.contains(expected), "{message}, expected {expected}");
+    }
+}
+
+#[test]
+fn what_is_printed_reads_back() {
+    let folder = TempDir::new().unwrap();
+    let path = write(&folder, "clicks.csv", table(1000).as_bytes());
+    let found = chosen(&path, Some("clicked")).unwrap();
+    let mut config = found.choices.apply().unwrap();
+    let set = ["train.batch_size=77", "run.hybrid=rows=5", "optimizer.dense.name=adam"];
+    config.set_all(&set).unwrap();
+    let text = text::to_toml(&config, &found);
+    assert_eq!(Config::from_toml(&text, "auto.toml").unwrap(), config, "{text}");
+    assert!(
+        text.contains("batch_size = 77                      # not chosen but asked for"),
+        "{text}"
+    );
+    assert!(
+        text.lines().filter(|line| line.starts_with('#')).all(|line| line.len() < 130),
+        "{text}"
+    );
+}
+
+/// Trains with `--auto`, then with what that has kept: the same weights.
+fn trains_the_same(place: &Place, data: &Path, more: &[&str]) -> String {
+    let output = place.path("auto");
+    let train = Run::new("train").with(&["--auto", "--threads", "1"]);
+    let ended = train.path("--data", data).path("--output-dir", &output).with(more).succeeds();
+    let kept = output.join(text::FILE_NAME);
+    let again = Run::new("train").path("--config", &kept).succeeds();
+    assert_eq!(ended.digest(), again.digest());
+    ended.stdout + &std::fs::read_to_string(kept).unwrap()
+}
+
+#[test]
+fn text_parquet_and_criteo_train_as_chosen_and_the_same_from_what_was_kept() {
+    let place = Place::new("train.txt");
+    let told = trains_the_same(&place, &place.train.clone(), &["--set", "train.batch_size=100"]);
+    assert!(told.contains("batch_size = 100") && !told.contains("[data.columns]"), "{told}");
+    let csv = place.path("clicks.csv");
+    std::fs::write(&csv, table(1500)).unwrap();
+    let valid = place.path("valid.csv");
+    std::fs::write(&valid, table(300)).unwrap();
+    let told = trains_the_same(&place, &csv, &["--valid", valid.to_str().unwrap()]);
+    assert!(told.contains("# user_number") && told.contains("[data.columns]"), "{told}");
+    let parquet = place.path("clicks.parquet");
+    let convert = Run::new("data").with(&["convert", "--to", "parquet"]);
+    let config = place.path("auto").join(text::FILE_NAME);
+    convert.path("--config", &config).path("--data", &csv).path("--output", &parquet).succeeds();
+    let told = trains_the_same(&place, &parquet, &["--label", "clicked", "--epochs", "1"]);
+    assert!(told.contains("(parquet)") && told.contains("lists by its type"), "{told}");
+}
+
+#[test]
+fn auto_takes_the_place_of_a_configuration() {
+    let place = Place::new("train.txt");
+    for more in [&["--config", "x.toml"][..], &["--preset", "tiny"]] {
+        let train = Run::new("train").path("--data", &place.train).with(&["--auto"]).with(more);
+        train.fails(2, &["--auto", "cannot be used with"]);
+    }
+    Run::new("train").with(&["--auto"]).fails(2, &["--data"]);
+    let labelled = Run::new("train").path("--data", &place.train).with(&["--label", "x"]);
+    labelled.fails(2, &["--auto"]);
+}
