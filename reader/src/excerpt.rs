@@ -220,6 +220,20 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_read_in_parts_gives_each_row_once() {
+        for rows in [90_u64, 91, 97, 1003] {
+            let text: String = (0..rows).map(|row| format!("{row},w\n")).collect();
+            let found = read(&format!("n,word\n{text}"), Limits { rows: 2 * rows, bytes: 1 << 20 });
+            let found = found.unwrap();
+            let numbers = found.columns[0].fields.iter();
+            let numbers: Vec<_> =
+                numbers.map(|n| std::str::from_utf8(n).unwrap().parse::<u64>().unwrap()).collect();
+            assert_eq!(numbers, (0..rows).collect::<Vec<_>>());
+            assert!(found.is_whole());
+        }
+    }
+
+    #[test]
     fn what_has_no_header_or_no_rows_is_refused() {
         for (text, words) in [
             ("a,b\n", "expected at least one row"),

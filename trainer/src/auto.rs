@@ -124,7 +124,6 @@ pub struct Setting {
 /// What the choice of settings depends on.
 struct Facts {
     rows: u64,
-    is_whole: bool,
     has_valid: bool,
     usable_bytes: u64,
     decoded_bytes: u64,
@@ -181,7 +180,6 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     let bytes_of_a_row = 4.0 * (1.0 + dense as f64) + 8.0 * ids_of_a_row.sum::<f64>();
     let facts = Facts {
         rows: look.rows,
-        is_whole: look.is_whole,
         has_valid: asked.has_valid,
         usable_bytes: asked.usable_bytes,
         decoded_bytes: (bytes_of_a_row * look.rows as f64) as u64,

@@ -30,6 +30,9 @@ pub(super) fn choose(column: &ColumnSummary, is_whole: bool) -> ColumnChoice {
         let chosen = number_choice(column, numbers);
         let binned = match &chosen.bins {
             Binning::Ln2 => "bins of ln(x)^2".to_owned(),
+            Binning::Edges(edges) if !numbers.values.is_empty() => {
+                format!("a bin for each of {} values", edges.len() + 1)
+            }
             Binning::Edges(edges) => format!("{} bins of as many rows each", edges.len() + 1),
         };
         let shape = match chosen.transform {

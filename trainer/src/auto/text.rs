@@ -8,6 +8,10 @@ use toml::{Table, Value};
 /// The name of the file that keeps what was chosen.
 pub const FILE_NAME: &str = "auto.toml";
 
+/// Keys that follow from the names of columns.
+const COUNTED: [&str; 2] = ["data.num_dense", "data.num_sparse"];
+const MOST_COLUMNS: usize = 96;
+
 /// `config`, which came of `chosen` and of what the user said besides: every key that was chosen or
 /// is not as by default.
 pub fn to_toml(config: &Config, chosen: &OfFiles) -> String {
@@ -18,7 +22,8 @@ pub fn to_toml(config: &Config, chosen: &OfFiles) -> String {
         let Some(value) = find(&table, key.path) else { continue };
         let setting = chosen.choices.settings.iter().find(|setting| setting.key == key.path);
         let is_chosen = setting.is_some_and(|setting| same(&setting.value, value));
-        if !is_chosen && find(&by_default, key.path) == Some(value) {
+        let is_counted = COUNTED.contains(&key.path) && !config.data.columns.is_empty();
+        if is_counted || !is_chosen && find(&by_default, key.path) == Some(value) {
             continue;
         }
         let (path, name) = key.path.rsplit_once('.').unwrap_or(("", key.path));
@@ -32,9 +37,9 @@ pub fn to_toml(config: &Config, chosen: &OfFiles) -> String {
             Some(_) => "not chosen but asked for",
             None => key.meaning.as_str(),
         };
-        match line.len() <= 36 {
+        match line.len() <= 36 && 40 + why.len() <= MOST_COLUMNS {
             true => text.push_str(&format!("{line:<36}  # {why}\n")),
-            false => text.push_str(&format!("# {why}\n{line}\n")),
+            false => text.push_str(&format!("{}{line}\n", comment(why))),
         }
     }
     config.table.iter().for_each(|entry| text.push_str(&entry.to_toml()));
@@ -83,12 +88,12 @@ fn head(chosen: &OfFiles) -> String {
     text
 }
 
-/// A comment, in lines that end before column 97.
+/// A comment, in lines that end at column 96 or before.
 fn comment(text: &str) -> String {
     let (mut lines, mut length) = ("#".to_owned(), 1);
     for word in text.split(' ') {
         let width = word.chars().count() + 1;
-        if length + width > 96 {
+        if length + width > MOST_COLUMNS {
             lines.push_str("\n#    ");
             length = 5;
         }

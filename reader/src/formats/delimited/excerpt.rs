@@ -24,28 +24,25 @@ pub(crate) fn read_some(
     let is_short = stored <= limits.bytes as u64 && stored / names.len() as u64 <= limits.rows;
     let parts = if is_plain && !is_short { PLACES } else { 1 };
     let mut some = Some { places: &places, limits: limits.divided(parts as usize), excerpt };
-    let (mut rows, mut bytes, mut is_whole) = (0, 0, parts == 1);
+    let (mut rows, mut bytes, mut is_whole) = (0, 0, true);
     for part in 0..parts {
-        let place = Place { byte: stored / parts * part, ..Place::START };
+        // The rest of the record that lies across the border is passed over, and read before it.
+        let from = (stored / parts * part).saturating_sub(1);
+        let until = if part + 1 < parts { stored / parts * (part + 1) } else { u64::MAX };
+        let place = Place { byte: from, ..Place::START };
         let mut records = Records::new(TextFile::open(path)?, separator, place)?;
-        // In the middle of a file the first record is the rest of one.
         if part > 0 || has_header {
             let found = records.next();
             found.map(|_| ()).or_else(|error| if part > 0 { Ok(()) } else { Err(error) })?;
         }
         let from = records.end();
-        let (read, is_end) = some.read(&mut records, part > 0)?;
+        let (read, is_end) = some.read(&mut records, until, part > 0)?;
         rows += read;
         bytes += match is_plain {
             true => records.end() - from,
             false => records.stored_bytes_read(),
         };
         is_whole &= is_end;
-        // All that there is has come with the first part.
-        if part == 0 && is_end {
-            is_whole = true;
-            break;
-        }
     }
     excerpt.rows += rows;
     let rows_of_file = rows as f64 * (stored as f64 / bytes.max(1) as f64);
@@ -60,11 +57,15 @@ struct Some<'a> {
 }
 
 impl Some<'_> {
-    /// Adds records up to the limits: how many, and whether there are no more. After a jump into
-    /// the middle, where a quote may be open, records that do not fit are passed over.
-    fn read(&mut self, records: &mut Records, has_jumped: bool) -> Result<(u64, bool)> {
+    /// Adds records that begin before byte `until`, up to the limits: how many, and whether there
+    /// are no more. After a jump into the middle, where a quote may be open, records that do not
+    /// fit are passed over.
+    fn read(&mut self, records: &mut Records, until: u64, has_jumped: bool) -> Result<(u64, bool)> {
         let (mut rows, mut bytes) = (0, 0);
         while rows < self.limits.rows && bytes < self.limits.bytes {
+            if records.end() >= until {
+                return Ok((rows, true));
+            }
             match records.next() {
                 Ok(true) => {}
                 Ok(false) => return Ok((rows, true)),
