@@ -221,8 +221,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_read_in_parts_gives_each_row_once() {
-        for rows in [90_u64, 91, 97, 1003] {
-            let text: String = (0..rows).map(|row| format!("{row},w\n")).collect();
+        for (rows, end) in (90..130_u64).zip(["\n", "\r\n"].into_iter().cycle()) {
+            let text: String = (0..rows).map(|row| format!("{row},w{end}")).collect();
             let found = read(&format!("n,word\n{text}"), Limits { rows: 2 * rows, bytes: 1 << 20 });
             let found = found.unwrap();
             let numbers = found.columns[0].fields.iter();

@@ -21,7 +21,7 @@ pub struct OfFiles {
     pub rows: (u64, u64),
 }
 
-/// Looks at a part of `files`, and chooses. Their format is told where it is not said.
+/// Looks at a part of `files`, and chooses. Their format is found where it is not named.
 ///
 /// # Errors
 /// Those of reading, and of [`choose`].

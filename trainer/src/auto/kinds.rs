@@ -7,7 +7,9 @@ use crate::config::DenseTransform;
 /// A whole number of so few different values is a category: hours, days, grades.
 const FEW: u64 = 32;
 /// Standard errors above which a difference of click rates is not chance.
-const CLEAR: f64 = 5.0;
+const CLEAR: f64 = 4.0;
+/// Names that count up or are sums of others are spread evenly, within this distance.
+const EVEN: f64 = 0.1;
 /// From this skew on a number has a heavy tail.
 const HEAVY: f64 = 2.0;
 /// Seconds since 1970, from 2000 to 2040; and thousandths of them.
@@ -181,14 +183,11 @@ fn of_whole_numbers(column: &ColumnSummary, numbers: &Numbers) -> (Kind, String)
     }
     let range = numbers.maximum - numbers.minimum + 1.0;
     let filled = column.distinct as f64 / range;
-    if numbers.minimum >= 1000.0 && filled < 0.1 && numbers.skew < HEAVY {
+    if numbers.unevenness < EVEN && column.distinct > 200 {
+        return categorical("spread evenly over their range and in no order: they look like ids");
+    }
+    if numbers.maximum >= 1e7 && filled < 0.01 && numbers.skew < HEAVY {
         return categorical("large, with gaps and in no order: they look like ids");
-    }
-    if numbers.maximum >= 1e7 && filled < 0.01 {
-        return categorical("large, with gaps: they look like ids");
-    }
-    if numbers.minimum <= 1.0 && filled > 0.9 && numbers.skew.abs() < 0.5 && range > 200.0 {
-        return categorical("without gaps from 0 or 1 on, each as frequent: they look like ids");
     }
     dense("a count or an amount")
 }

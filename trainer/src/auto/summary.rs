@@ -70,6 +70,9 @@ pub struct Numbers {
     pub quantiles: Vec<f64>,
     /// All different numbers, rising, where there are few.
     pub values: Vec<f64>,
+    /// How far the different numbers are from being spread evenly: the largest distance of their
+    /// distribution from the uniform one between the least and the largest.
+    pub unevenness: f64,
     /// Whether each is above the one before, or each below.
     pub is_counter: bool,
 }
@@ -93,7 +96,7 @@ pub struct ListValues {
 /// would give is near 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Order {
-    /// How much click rates differ between one part of the range and another.
+    /// How clearly click rates rise, fall or bend from one end of the range to the other.
     pub along: f64,
     /// How much they differ between one value and the next.
     pub apart: f64,
@@ -275,6 +278,7 @@ impl Numbers {
         quantiles.dedup();
         quantiles.retain(|border| *border > minimum);
         numbers.dedup();
+        let unevenness = unevenness(&numbers);
         if numbers.len() > MOST_VALUES {
             numbers.clear();
         }
@@ -288,9 +292,19 @@ impl Numbers {
             ln_deviation: ln_moment.sqrt(),
             quantiles,
             values: numbers,
+            unevenness,
             is_counter,
         }
     }
+}
+
+fn unevenness(rising: &[f64]) -> f64 {
+    let (first, range) = (rising[0], rising[rising.len() - 1] - rising[0]);
+    let distance = |(at, number): (usize, &f64)| {
+        let share = at as f64 / (rising.len() - 1).max(1) as f64;
+        (share - (number - first) / range).abs()
+    };
+    if range > 0.0 { rising.iter().enumerate().map(distance).fold(0.0, f64::max) } else { 0.0 }
 }
 
 /// The values of lists, where fields have some separator and share what is between.
@@ -348,26 +362,25 @@ impl Order {
     }
 }
 
-/// Click rates of 20 parts of the range against the one of all.
+/// How clearly click rates follow the range, in a line or a bow: sums over values, in units of
+/// their own spread, so that one frequent value is no trend.
 fn along(values: &[Seen]) -> f64 {
     let all = values.iter().fold((0.0, 0.0), |sum: Seen, v| (sum.0 + v.0, sum.1 + v.1));
-    let mut parts: Vec<Seen> = vec![(0.0, 0.0)];
-    for value in values {
-        let last = parts.len() - 1;
-        parts[last] = (parts[last].0 + value.0, parts[last].1 + value.1);
-        if parts[last].0 >= all.0 / 20.0 {
-            parts.push((0.0, 0.0));
-        }
-    }
     let rate = all.1 / all.0;
-    let parts: Vec<Seen> = parts.into_iter().filter(|part| part.0 >= 10.0).collect();
-    let spread = rate * (1.0 - rate);
-    if parts.len() < 2 || spread <= 0.0 {
-        return 0.0;
+    let (mut before, mut line, mut bow) = (0.0, (0.0, 0.0), (0.0, 0.0));
+    for &(samples, clicks) in values {
+        let place = 2.0 * (before + samples / 2.0) / all.0 - 1.0;
+        let above = clicks - samples * rate;
+        for (sum, shape) in [(&mut line, place), (&mut bow, 1.5 * place * place - 0.5)] {
+            *sum = (sum.0 + shape * above, sum.1 + (shape * above).powi(2));
+        }
+        before += samples;
     }
-    let distance = |part: &Seen| (part.1 - part.0 * rate).powi(2) / (part.0 * spread);
-    let freedom = parts.len() as f64 - 1.0;
-    (parts.iter().map(distance).sum::<f64>() - freedom) / (2.0 * freedom).sqrt()
+    let errors = |(sum, squares): (f64, f64)| match squares > 0.0 {
+        true => sum.abs() / squares.sqrt(),
+        false => 0.0,
+    };
+    errors(line).max(errors(bow))
 }
 
 /// Click rates of pairs of neighbours: chi-squared of each pair with its margins given, whose mean
@@ -451,7 +464,7 @@ mod tests {
             Order::of(pairs.collect())
         };
         let amount = order(&|value| 0.1 + value as f32 / 800.0);
-        assert!(amount.along > 20.0 && amount.apart.abs() < 4.0, "{amount:?}");
+        assert!(amount.along > 8.0 && amount.apart.abs() < 4.0, "{amount:?}");
         let name = order(&|value| if (value * 7919) % 5 < 2 { 0.5 } else { 0.2 });
         assert!(name.apart > 10.0, "{name:?}");
         let nothing = order(&|_| 0.3);

@@ -107,8 +107,7 @@ fn run_with(
     if repeats_its_report(job, resumed, reporter)? {
         return Ok(());
     }
-    note_the_start(config, options, resumed, reporter);
-    keep_what_was_chosen(job, options, reporter)?;
+    note_the_start(job, options, resumed, reporter)?;
     if options.flags.dry_run {
         return dry_run(job, options, resumed, reporter);
     }
@@ -168,34 +167,35 @@ fn run_with(
     outcome
 }
 
-/// Says where a resumed run starts from the beginning, and which settings it takes no more.
+/// Says where a resumed run starts from the beginning, which settings it takes no more, and what
+/// `--auto` has chosen.
 fn note_the_start(
-    config: &Config,
+    job: &Job,
     options: &TrainOptions,
     resumed: Option<&Checkpoint>,
     reporter: &mut Reporter,
-) {
+) -> Result<()> {
     if options.flags.resume && resumed.is_none() {
         reporter
             .note("--resume: there is no checkpoint yet, so training starts from the beginning");
     }
     if let Some(then) = resumed.and_then(|checkpoint| config_of(checkpoint).ok()) {
-        without_effect(config, &then).iter().for_each(|note| reporter.note(note));
+        without_effect(&job.config, &then).iter().for_each(|note| reporter.note(note));
     }
+    keep_what_was_chosen(job, options, reporter)
 }
 
 /// Shows what `--auto` has chosen, and keeps it where the run writes: as a configuration that
 /// trains the same.
 fn keep_what_was_chosen(job: &Job, options: &TrainOptions, reporter: &Reporter) -> Result<()> {
     let Some(chosen) = options.chosen.as_ref().filter(|_| job.leads()) else { return Ok(()) };
-    let text = text::to_toml(&job.config, chosen);
-    reporter.result(&text);
+    reporter.result(chosen);
     if options.flags.dry_run {
         return Ok(());
     }
     let folder = &job.config.run.output_dir;
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    write_file(&folder.join(text::FILE_NAME), &text)
+    write_file(&folder.join(text::FILE_NAME), chosen)
 }
 
 /// Refuses what fits in no case, with its plan, before data is made or read.

@@ -40,8 +40,8 @@ pub struct TrainArguments {
     /// Override one key of the configuration; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Choose what columns are and how to train from a look at the training files, and say why; what
-    /// other flags and --set say stays
+    /// Choose what columns are and how to train from a look at the training files, and say why;
+    /// other flags and --set override it
     #[arg(long, conflicts_with_all = ["config", "preset"], requires = "data")]
     pub auto: bool,
     /// With --auto: the column to predict, where its name does not tell
@@ -223,6 +223,8 @@ pub struct TrainOptions {
     pub appends_to_log: bool,
     /// What `--auto` has chosen, with its reasons.
     pub chosen: Option<OfFiles>,
+    /// The configuration as TOML, where `--auto` has chosen it, with the reasons.
+    pub chosen: Option<String>,
 }
 
 fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
@@ -287,6 +289,7 @@ impl TrainArguments {
             registry: registry.clone(),
             appends_to_log: false,
             chosen,
+            chosen: chosen.map(|chosen| text::to_toml(&config, &chosen)),
         };
         Ok((config, options))
     }

@@ -26,8 +26,8 @@ pub(crate) fn read_some(
     let mut some = Some { places: &places, limits: limits.divided(parts as usize), excerpt };
     let (mut rows, mut bytes, mut is_whole) = (0, 0, true);
     for part in 0..parts {
-        // The rest of the record that lies across the border is passed over, and read before it.
-        let from = (stored / parts * part).saturating_sub(1);
+        // The record that lies across a border, or begins there, belongs to the part before it.
+        let from = stored / parts * part;
         let until = if part + 1 < parts { stored / parts * (part + 1) } else { u64::MAX };
         let place = Place { byte: from, ..Place::START };
         let mut records = Records::new(TextFile::open(path)?, separator, place)?;
@@ -57,13 +57,14 @@ struct Some<'a> {
 }
 
 impl Some<'_> {
-    /// Adds records that begin before byte `until`, up to the limits: how many, and whether there
-    /// are no more. After a jump into the middle, where a quote may be open, records that do not
+    /// Adds records that begin at byte `until` or before, up to the limits: how many, and whether
+    /// there are no more. After a jump into the middle, where a quote may be open, records that do not
     /// fit are passed over.
     fn read(&mut self, records: &mut Records, until: u64, has_jumped: bool) -> Result<(u64, bool)> {
         let (mut rows, mut bytes) = (0, 0);
         while rows < self.limits.rows && bytes < self.limits.bytes {
-            if records.end() >= until {
+            // Note: where that byte is a line end, the next part passes over the record after it.
+            if records.end() > until.saturating_add(1) {
                 return Ok((rows, true));
             }
             match records.next() {
