@@ -12,7 +12,7 @@ pub mod summary;
 pub mod text;
 mod training;
 
-use crate::config::{Config, DenseTransform};
+use crate::config::{BinsName, ColumnEntry, Config, DenseTransform};
 use crate::error::{Error, Result};
 use summary::ColumnSummary;
 use toml::Value;
@@ -110,6 +110,17 @@ pub enum Binning {
     Edges(Vec<f64>),
 }
 
+impl Binning {
+    /// How many bins there are, a missing value's included.
+    fn count(&self) -> u64 {
+        match self {
+            // Of numbers up to 10⁹.
+            Self::Ln2 => 432,
+            Self::Edges(edges) => edges.len() as u64 + 2,
+        }
+    }
+}
+
 /// A key, its value, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
@@ -175,7 +186,10 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     let times = look.rows as f64 / seen as f64;
     let is_ids = |choice: &ColumnChoice| matches!(choice.kind, Kind::Categorical | Kind::List);
     let pairs = look.columns.iter().zip(&columns).filter(|(_, choice)| is_ids(choice));
-    let values: Vec<u64> = pairs.clone().map(|(column, _)| column.distinct_in(times)).collect();
+    let ids_of_each = pairs.clone().map(|(column, _)| column.distinct_in(times));
+    // Tables of bins stand behind those of ids.
+    let bins = columns.iter().filter_map(|column| Some(column.number.as_ref()?.bins.count()));
+    let values: Vec<u64> = ids_of_each.chain(bins).collect();
     let ids_of_a_row = pairs.map(|(column, _)| column.list.map_or(1.0, |list| list.mean + 1.0));
     let bytes_of_a_row = 4.0 * (1.0 + dense as f64) + 8.0 * ids_of_a_row.sum::<f64>();
     let facts = Facts {
@@ -200,11 +214,6 @@ impl Choices {
             of_kind.map(|column| column.name.clone()).collect()
         };
         let ids = names(&[Kind::Categorical, Kind::List]);
-        if ids.is_empty() {
-            let message = "every column is a number, and a model needs a category: name columns in \
-                           a configuration (docs/your-data.md)";
-            return Err(Error::config("--auto", message));
-        }
         let mut config = Config::default();
         if self.label.is_some() {
             let columns = &mut config.data.columns;
@@ -216,21 +225,33 @@ impl Choices {
             let separator = self.columns.iter().find_map(|column| column.list_separator);
             columns.list_separator = separator.map(char::from);
         }
-        config.data.dense_transform = self.dense_transform();
+        config.column = self.columns.iter().filter_map(ColumnChoice::entry).collect();
+        if self.label.is_none() {
+            config.data.num_sparse += config.num_binned();
+        }
         let settings = self.settings.iter();
         let settings: Vec<String> =
             settings.map(|setting| format!("{}={}", setting.key, setting.value)).collect();
         config.set_all(&settings)?;
         Ok(config)
     }
+}
 
-    /// One transform for all numbers: none where there are negative ones or no heavy tail.
-    fn dense_transform(&self) -> DenseTransform {
-        let numbers: Vec<_> = self.columns.iter().filter_map(|c| c.number.as_ref()).collect();
-        let heavy = numbers.iter().filter(|n| n.transform == DenseTransform::LnPlus1).count();
-        match 2 * heavy >= numbers.len() {
-            true => DenseTransform::LnPlus1,
-            false => DenseTransform::Identity,
-        }
+impl ColumnChoice {
+    /// What a configuration says of a column of numbers.
+    fn entry(&self) -> Option<ColumnEntry> {
+        let number = self.number.as_ref().filter(|_| self.kind == Kind::Dense)?;
+        let (bins, edges) = match &number.bins {
+            Binning::Ln2 => (BinsName::Ln2, Vec::new()),
+            Binning::Edges(edges) => (BinsName::Edges, edges.clone()),
+        };
+        Some(ColumnEntry {
+            name: self.name.clone(),
+            transform: Some(number.transform),
+            mean: Some(number.mean),
+            scale: Some(number.scale),
+            bins: (bins == BinsName::Ln2 || !edges.is_empty()).then_some(bins),
+            edges,
+        })
     }
 }

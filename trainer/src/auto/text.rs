@@ -42,6 +42,7 @@ pub fn to_toml(config: &Config, chosen: &OfFiles) -> String {
             false => text.push_str(&format!("{}{line}\n", comment(why))),
         }
     }
+    config.column.iter().for_each(|entry| text.push_str(&entry.to_toml()));
     config.table.iter().for_each(|entry| text.push_str(&entry.to_toml()));
     text
 }

@@ -32,14 +32,15 @@ const OF_IDS: Shape =
     Shape { dim: 32, bottom: &[64], top: &[64, 32, 1], why: "best on tables with many ids" };
 
 /// Every setting of a run on such columns, with its reason. `values` are the different values of
-/// each categorical column in all rows.
+/// each table in all rows.
 pub(super) fn settings(columns: &[ColumnChoice], values: &[u64], facts: &Facts) -> Vec<Setting> {
     let mut settings = Vec::new();
     let mut set = |key, value: Value, reason: String| settings.push(Setting { key, value, reason });
     let dense = columns.iter().filter(|column| column.kind == Kind::Dense).count();
+    let ids = columns.iter().filter(|c| matches!(c.kind, Kind::Categorical | Kind::List)).count();
     let shape = match facts.rows < SMALL_ROWS {
         true => SMALL,
-        false if dense >= 2 * values.len() => OF_NUMBERS,
+        false if dense >= 2 * ids => OF_NUMBERS,
         false => OF_IDS,
     };
     let total: u64 = values.iter().sum();
@@ -137,10 +138,11 @@ fn of_steps(facts: &Facts, values: &[u64], set: &mut impl FnMut(&'static str, Va
     for key in ["optimizer.sparse.name", "optimizer.dense.name"] {
         set(key, "adagrad".into(), "best of those measured".to_owned());
     }
-    if facts.has_valid {
-        let why = "to see where it is best";
-        set("eval.every", Value::Float(0.5), why.to_owned());
+    if !facts.has_valid {
+        let why = "to see how good it is, without --valid";
+        set("data.holdout", Value::Float(0.1), why.to_owned());
     }
+    set("eval.every", Value::Float(0.5), "to see where it is best".to_owned());
 }
 
 fn of_order(facts: &Facts, set: &mut impl FnMut(&'static str, Value, String)) {

@@ -221,8 +221,6 @@ pub struct TrainOptions {
     pub registry: Registry,
     /// Whether the log's file holds models of the same run that were trained before.
     pub appends_to_log: bool,
-    /// What `--auto` has chosen, with its reasons.
-    pub chosen: Option<OfFiles>,
     /// The configuration as TOML, where `--auto` has chosen it, with the reasons.
     pub chosen: Option<String>,
 }
@@ -288,7 +286,6 @@ impl TrainArguments {
             command: command_line::quoted(&std::env::args_os().collect::<Vec<_>>()),
             registry: registry.clone(),
             appends_to_log: false,
-            chosen,
             chosen: chosen.map(|chosen| text::to_toml(&config, &chosen)),
         };
         Ok((config, options))

@@ -70,7 +70,7 @@ impl ColumnEntry {
     }
 
     /// The entry as TOML, on lines of its own.
-    pub(super) fn to_toml(&self) -> String {
+    pub(crate) fn to_toml(&self) -> String {
         format!("\n[[column]]\n{}\n", self.lines().join("\n"))
     }
 
