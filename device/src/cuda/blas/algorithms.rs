@@ -8,6 +8,7 @@ use crate::cuda::CudaStream;
 use crate::cuda::cache::{algorithm_file, write_shared};
 use crate::error::{DeviceError, Result};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_128;
@@ -30,18 +31,30 @@ pub struct Kept {
 pub struct Algorithms(BTreeMap<String, Kept>);
 
 impl Algorithms {
-    /// Reads a file; one that is not there is empty, and lines that are none are left out.
-    pub fn read(file: &Path) -> Self {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let line = |line: &str| {
-            let mut words = line.split_whitespace();
-            let key = words.next()?.to_owned();
-            let mut words = words.map(|word| u64::from_str_radix(word, 16).ok());
-            let nanoseconds = words.next()??;
-            let words: Vec<u64> = words.collect::<Option<_>>()?;
-            Some((key, Kept { words: words.try_into().ok()?, nanoseconds }))
+    /// Reads a file; one that is not there is empty.
+    ///
+    /// # Errors
+    /// One that cannot be read, or has a line that is none: it may be another file, named by
+    /// mistake, and is not to be replaced.
+    pub fn read(file: &Path) -> Result<Self> {
+        let refused = |found: String| {
+            let reason = format!("{found}: name another file, or remove this one");
+            DeviceError::Misuse { what: format!("file of algorithms {}", file.display()), reason }
         };
-        Self(text.lines().filter_map(line).collect())
+        let text = match std::fs::read_to_string(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            text => text.map_err(|error| refused(format!("it cannot be read ({error})")))?,
+        };
+        let mut algorithms = Self::default();
+        for (index, line) in text.lines().enumerate() {
+            let none = || {
+                let number = index + 1;
+                refused(format!("line {number} is not a key and nine numbers, all hexadecimal"))
+            };
+            let (key, kept) = parsed(line).ok_or_else(none)?;
+            algorithms.insert(key, kept);
+        }
+        Ok(algorithms)
     }
 
     /// Writes the file, which appears when it is complete.
@@ -65,6 +78,16 @@ impl Algorithms {
     pub fn insert(&mut self, key: String, kept: Kept) {
         self.0.insert(key, kept);
     }
+}
+
+/// A line's key, and what is kept for it.
+fn parsed(line: &str) -> Option<(String, Kept)> {
+    let mut words = line.split_whitespace();
+    let key = words.next().filter(|key| key.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+    let mut words = words.map(|word| u64::from_str_radix(word, 16).ok());
+    let nanoseconds = words.next()??;
+    let words: Vec<u64> = words.collect::<Option<_>>()?;
+    Some((key.to_owned(), Kept { words: words.try_into().ok()?, nanoseconds }))
 }
 
 /// Everything that decides which algorithm is fastest, and whether it exists.
@@ -137,7 +160,7 @@ impl Matmul {
     ) -> Result<Self> {
         let _turn = SEARCH.lock().unwrap_or_else(PoisonError::into_inner);
         let key = key(stream, &format!("{spec:?}"))?;
-        let kept = Algorithms::read(file).get(&key);
+        let kept = Algorithms::read(file)?.get(&key);
         let named = |kept: Kept| {
             let algorithm = proposals.iter().find(|algorithm| algorithm.data == kept.words)?;
             Some((*algorithm, kept.nanoseconds))
@@ -153,7 +176,7 @@ impl Matmul {
                     return Self::with_algorithms(stream, spec, proposals);
                 };
                 let found = fastest(&trial, stream, spec, &proposals)?;
-                keep(file, key, Kept { words: found.0.data, nanoseconds: found.1 });
+                keep(file, key, Kept { words: found.0.data, nanoseconds: found.1 })?;
                 found
             }
         };
@@ -182,12 +205,13 @@ fn search_file(stream: &CudaStream) -> Option<PathBuf> {
     named.or_else(|| if device.is_software() { None } else { algorithm_file() })
 }
 
-fn keep(file: &Path, key: String, kept: Kept) {
+fn keep(file: &Path, key: String, kept: Kept) -> Result<()> {
     // Read again: another process may have written meanwhile.
-    let mut algorithms = Algorithms::read(file);
+    let mut algorithms = Algorithms::read(file)?;
     algorithms.insert(key, kept);
     // A full or read-only disk costs the next start a search, not this run.
     algorithms.write(file).ok();
+    Ok(())
 }
 
 /// The fastest of these, and its time.
@@ -213,12 +237,12 @@ fn nanoseconds_of_pass(stream: &CudaStream, spec: &MatmulSpec, bytes: usize) -> 
     let Some(file) = search_file(stream).filter(|_| bytes > 0) else { return Ok(0) };
     let _turn = SEARCH.lock().unwrap_or_else(PoisonError::into_inner);
     let key = key(stream, &format!("{bytes} bytes"))?;
-    if let Some(kept) = Algorithms::read(&file).get(&key) {
+    if let Some(kept) = Algorithms::read(&file)?.get(&key) {
         return Ok(kept.nanoseconds);
     }
     let Ok(trial) = Trial::new(stream, spec) else { return Ok(0) };
     let nanoseconds = trial.nanoseconds_of_pass(bytes)?;
-    keep(&file, key, Kept { words: [0; 8], nanoseconds });
+    keep(&file, key, Kept { words: [0; 8], nanoseconds })?;
     Ok(nanoseconds)
 }
 
@@ -260,7 +284,7 @@ mod tests {
         let proposals = Matmul::proposals(&stream, &spec).unwrap();
         let plan = Matmul::new(&stream, spec).unwrap();
         assert_eq!(words_of(&plan), proposals[3].data);
-        let found = Algorithms::read(&file).get(&key(&stream, &format!("{spec:?}")).unwrap());
+        let found = Algorithms::read(&file).unwrap().get(&key(&stream, &format!("{spec:?}")).unwrap());
         assert_eq!(found.map(|kept| kept.words), Some(proposals[3].data));
         // What the file names is taken, and not looked for again.
         set_product_faults(ProductFaults { slow: 8, ..ProductFaults::default() });

@@ -236,15 +236,23 @@ fn what_does_not_fit_is_refused_with_its_shape() {
 #[test]
 fn algorithms_are_kept_in_a_file() {
     let file = std::env::temp_dir().join(format!("headlong-algorithms-{}.txt", std::process::id()));
-    let mut algorithms = Algorithms::read(&file);
+    let mut algorithms = Algorithms::read(&file).unwrap();
     assert_eq!(algorithms, Algorithms::default());
     let kept = Kept { words: [1, 2, 3, 4, 5, 6, 7, u64::MAX], nanoseconds: 9 };
     algorithms.insert("00ff".to_owned(), kept);
     algorithms.write(&file).unwrap();
-    let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, format!("not a line\n{text}ab 1 2\n")).unwrap();
-    let read = Algorithms::read(&file);
-    std::fs::remove_file(&file).unwrap();
+    let read = Algorithms::read(&file).unwrap();
     assert_eq!(read, algorithms);
     assert_eq!(read.get("00ff"), Some(kept));
+    // What is something else may be needed, and is not to be replaced.
+    let text = std::fs::read_to_string(&file).unwrap();
+    for other in ["key = 1\n", &format!("{text}not a line\n"), &format!("{text}ab 1 2\n")] {
+        std::fs::write(&file, other).unwrap();
+        let message = Algorithms::read(&file).unwrap_err().to_string();
+        assert!(message.contains(&file.display().to_string()), "{message}");
+        assert!(message.contains("name another file"), "{message}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    let message = Algorithms::read(&std::env::temp_dir()).unwrap_err().to_string();
+    assert!(message.contains("cannot be read"), "{message}");
 }
