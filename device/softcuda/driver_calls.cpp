@@ -30,7 +30,8 @@ void dump(const char* path) {
 
 Counter::Counter(const char* function) : name(function) {
   static const bool once = [] {
-    if (getenv("SOFTCUDA_CALLS")) atexit([] { dump(getenv("SOFTCUDA_CALLS")); });
+    const char* file = getenv("SOFTCUDA_CALLS");
+    if (file && *file) atexit([] { dump(getenv("SOFTCUDA_CALLS")); });
     return true;
   }();
   (void)once;

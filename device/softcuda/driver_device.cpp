@@ -1,6 +1,9 @@
 // driver_device.cpp - initialisation, devices, contexts, error names.
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,32 +18,82 @@ thread_local bool in_host_function = false;
 
 namespace {
 
-long number(const char* name, long otherwise) {
-  const char* text = getenv(name);
-  return text && *text ? strtol(text, nullptr, 0) : otherwise;
-}
+// What a setting says; where that makes no sense it is told, and `is_sound` is no longer so.
+struct Reader {
+  bool is_sound = true;
 
-// SOFTCUDA_FAULT="part of a kernel's name:n,.."
-std::vector<std::pair<std::string, long>> parse_faults() {
-  std::vector<std::pair<std::string, long>> faults;
-  const char* text = getenv("SOFTCUDA_FAULT");
-  std::istringstream words(text ? text : "");
-  for (std::string word; std::getline(words, word, ',');) {
-    const size_t colon = word.rfind(':');
-    if (colon != std::string::npos)
-      faults.emplace_back(word.substr(0, colon), atol(word.c_str() + colon + 1));
+  void refuse(const char* name, const std::string& why) {
+    fprintf(stderr, "softcuda: %s=%s: %s\n", name, getenv(name), why.c_str());
+    is_sound = false;
   }
-  return faults;
-}
+
+  uint64_t number(const char* name, uint64_t otherwise, uint64_t least, uint64_t most) {
+    const char* text = getenv(name);
+    if (!text || !*text) return otherwise;
+    uint64_t found = 0;
+    if (parse(text, &found) && found >= least && found <= most) return found;
+    refuse(name, "expected a whole number from " + std::to_string(least) + " to " +
+                     std::to_string(most));
+    return otherwise;
+  }
+
+  // SOFTCUDA_FAULT="part of a kernel's name:n,.."
+  std::vector<std::pair<std::string, long>> faults() {
+    const char* const name = "SOFTCUDA_FAULT";
+    std::vector<std::pair<std::string, long>> faults;
+    const char* text = getenv(name);
+    std::istringstream words(text ? text : "");
+    for (std::string word; std::getline(words, word, ',');) {
+      const size_t colon = word.rfind(':');
+      uint64_t nth = 0;
+      if (colon == 0 || colon == std::string::npos || !parse(word.c_str() + colon + 1, &nth) ||
+          nth == 0 || nth > INT32_MAX) {
+        refuse(name, "expected KERNEL:N, and more of them after commas, N from 1 on");
+        return {};
+      }
+      faults.emplace_back(word.substr(0, colon), long(nth));
+    }
+    return faults;
+  }
+
+  // Of a file that is written at the end: now is the time to say that it cannot be.
+  void file(const char* name) {
+    const char* path = getenv(name);
+    if (!path || !*path) return;
+    int at = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (at >= 0) {
+      unlink(path);
+    } else if (errno == EEXIST) {
+      at = open(path, O_WRONLY | O_APPEND | O_NONBLOCK);
+    }
+    if (at >= 0) {
+      close(at);
+    } else if (errno != ENXIO) {  // a pipe that nobody reads yet
+      refuse(name, std::string("the file cannot be written: ") + strerror(errno));
+    }
+  }
+
+ private:
+  static bool parse(const char* text, uint64_t* found) {
+    if (*text < '0' || *text > '9') return false;
+    char* end = nullptr;
+    errno = 0;
+    *found = strtoull(text, &end, 0);
+    return !*end && !errno;
+  }
+};
 
 }  // namespace
 
 Driver::Driver() {
-  settings.devices = int(std::min(64l, std::max(0l, number("SOFTCUDA_DEVICES", 1))));
-  settings.memory_bytes = size_t(number("SOFTCUDA_MEMORY_MIB", 4096)) << 20;
-  settings.seed = random = uint64_t(number("SOFTCUDA_SEED", 0));
-  settings.timeout_s = double(number("SOFTCUDA_TIMEOUT_S", 60));
-  settings.faults = parse_faults();
+  Reader reader;
+  settings.devices = int(reader.number("SOFTCUDA_DEVICES", 1, 0, 64));
+  settings.memory_bytes = size_t(reader.number("SOFTCUDA_MEMORY_MIB", 4096, 1, 1 << 30)) << 20;
+  settings.seed = random = reader.number("SOFTCUDA_SEED", 0, 0, UINT64_MAX);
+  settings.timeout_s = double(reader.number("SOFTCUDA_TIMEOUT_S", 60, 1, INT32_MAX));
+  settings.faults = reader.faults();
+  for (const char* name : {"SOFTCUDA_METER", "SOFTCUDA_CALLS"}) reader.file(name);
+  settings.are_sound = reader.is_sound;
   const size_t n = size_t(settings.devices);
   devices = std::vector<Device>(n);
   contexts = std::vector<Context>(n);
@@ -176,6 +229,7 @@ int attribute(int which) {
 API cuInit(unsigned flags) {
   HOLD;
   if (flags) return kInvalidValue;
+  if (!d.settings.are_sound) return kInvalidValue;
   if (d.devices.empty()) return 100;
   d.initialized = true;
   return kOk;

@@ -222,6 +222,7 @@ struct Settings {
   uint64_t seed;
   double timeout_s;
   std::vector<std::pair<std::string, long>> faults;
+  bool are_sound;  // else nothing is initialised
 };
 
 struct Driver {

@@ -4,7 +4,7 @@
 
 use super::kernels::{groups, staged};
 use super::{Code, Rig, args, capture, in_a_child, is_child, rig, sanitizer, words_of};
-use headlong_device::cuda::{Define, Launch, Pinned};
+use headlong_device::cuda::{CudaDevice, Define, Launch, Pinned};
 use std::ffi::{CStr, c_char, c_void};
 
 /// What libcuda.so.1 of the software device exports beyond the driver's interface
@@ -255,6 +255,33 @@ fn an_injected_fault_is_an_illegal_address_that_names_its_kernel() {
     rig.scale(&rig.first, &a, &a, 0);
     let error = rig.first.synchronize().unwrap_err().to_string();
     assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+}
+
+#[test]
+fn a_setting_that_makes_no_sense_is_refused_by_its_name() {
+    let test = "software::a_setting_that_makes_no_sense_is_refused_by_its_name";
+    if is_child() {
+        let refused = CudaDevice::open(0).unwrap_err().to_string();
+        assert!(refused.contains("CUDA_ERROR_INVALID_VALUE"), "{refused}");
+        return;
+    }
+    if software().is_none() {
+        return;
+    }
+    for (variable, value) in [
+        ("SOFTCUDA_SEED", "banana"),
+        ("SOFTCUDA_DEVICES", "-1"),
+        ("SOFTCUDA_DEVICES", "65"),
+        ("SOFTCUDA_TIMEOUT_S", "5s"),
+        ("SOFTCUDA_MEMORY_MIB", "0"),
+        ("SOFTCUDA_FAULT", "lookup"),
+        ("SOFTCUDA_FAULT", "lookup:3,adam:0"),
+        ("SOFTCUDA_METER", "/proc/none/meter"),
+        ("SOFTCUDA_CALLS", "/proc"),
+    ] {
+        let says = format!("softcuda: {variable}={value}: ");
+        in_a_child(test, &[(variable, value)], &says);
+    }
 }
 
 // Mistakes for the sanitizers, which end the process with a report:
