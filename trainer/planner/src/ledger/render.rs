@@ -21,29 +21,54 @@ impl Kept {
             }
             let cells: Vec<&str> = line.split('|').map(str::trim).collect();
             let [_, stage, kernel, launches, megabytes, ..] = cells[..] else { continue };
-            if let (Ok(launches), Ok(megabytes)) = (launches.parse(), megabytes.parse()) {
+            if let (Some(launches), Some(megabytes)) = (number(launches), number(megabytes)) {
                 kept.insert(format!("{model}: {stage}, {kernel}"), (launches, megabytes));
             }
         }
         Self(kept)
     }
 
-    /// Rows of `self` that have more launches or bytes than the same of `before`, or are new where
-    /// their model is not.
+    /// Rows of `self` that have more launches or bytes than the same of `before`, or are new.
     pub fn risen(&self, before: &Self) -> Vec<String> {
-        let model = |name: &str| name.split(": ").next().unwrap_or(name).to_owned();
-        let is_known = |name: &str| before.0.keys().any(|kept| model(kept) == model(name));
-        let risen =
-            self.0.iter().filter_map(|(name, &(launches, megabytes))| match before.0.get(name) {
-                Some(&(l, m)) if launches <= l && megabytes <= m * ROUNDING => None,
-                Some(&(l, m)) => {
-                    Some(format!("{name}: {launches} launches, {megabytes} MB; kept {l}, {m}"))
-                }
-                None if is_known(name) => Some(format!("{name}: new")),
-                None => None,
-            });
+        let risen = self.0.iter().filter_map(|(name, now)| match before.0.get(name) {
+            Some(kept) if !is_more(now, kept) => None,
+            Some(kept) => Some(compared(name, now, kept)),
+            None => Some(format!("{name}: new")),
+        });
         risen.collect()
     }
+
+    /// Rows of `before` that have more launches or bytes than the same of `self`.
+    pub fn fallen(&self, before: &Self) -> Vec<String> {
+        let fallen = self.0.iter().filter_map(|(name, now)| {
+            let kept = before.0.get(name)?;
+            is_more(kept, now).then(|| compared(name, now, kept))
+        });
+        fallen.collect()
+    }
+
+    /// Rows of `before` that are none of `self`.
+    pub fn gone(&self, before: &Self) -> Vec<String> {
+        let gone = before.0.keys().filter(|name| !self.0.contains_key(*name));
+        gone.map(|name| format!("{name}: kept, and made no more")).collect()
+    }
+
+    /// Whether there is no row: what was parsed is no ledger.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+fn is_more(&(launches, megabytes): &(f64, f64), &(l, m): &(f64, f64)) -> bool {
+    launches > l || megabytes > m * ROUNDING
+}
+
+fn compared(name: &str, (launches, megabytes): &(f64, f64), (l, m): &(f64, f64)) -> String {
+    format!("{name}: {launches} launches, {megabytes} MB; kept {l}, {m}")
 }
 
 /// A table for each ledger, and what their columns mean.
@@ -214,12 +239,17 @@ mod tests {
         let changed = |change: fn(&mut Row)| {
             let mut ledger = ledger.clone();
             change(&mut ledger.rows[2]);
-            Kept::parse(&render(&[ledger])).risen(&kept).len()
+            let now = Kept::parse(&render(&[ledger]));
+            [now.risen(&kept), now.fallen(&kept), now.gone(&kept)].map(|rows| rows.len())
         };
-        assert_eq!(changed(|_| {}), 0);
-        assert_eq!(changed(|row| row.launches += 1.0), 1);
-        assert_eq!(changed(|row| row.read *= 1.2), 1);
-        assert_eq!(changed(|row| row.read *= 0.8), 0);
-        assert_eq!(changed(|row| row.kernel = "another"), 1);
+        assert_eq!(changed(|_| {}), [0, 0, 0]);
+        assert_eq!(changed(|row| row.launches += 1.0), [1, 0, 0]);
+        assert_eq!(changed(|row| row.read *= 1.2), [1, 0, 0]);
+        assert_eq!(changed(|row| row.read *= 0.8), [0, 1, 0]);
+        assert_eq!(changed(|row| row.kernel = "another"), [1, 0, 1]);
+        let renamed = Ledger { name: "another".to_owned(), ..ledger.clone() };
+        let renamed = Kept::parse(&render(&[renamed]));
+        assert_eq!((renamed.risen(&kept).len(), renamed.gone(&kept).len()), (6, 6));
+        assert!(Kept::parse("another file\n| a | b |\n").is_empty());
     }
 }
