@@ -39,8 +39,9 @@ impl LongTest {
     /// Whether the output is that of a test that ran: a name that matches nothing passes with "0
     /// passed", which is a failure of the list.
     fn ran(&self, lines: &[String]) -> bool {
-        let passed =
-            |line: &String| line.starts_with("test result: ok. 1 passed") || line == bundle::PASSED;
+        let passed = |line: &String| {
+            line.starts_with("test result: ok. 1 passed") || line.starts_with(bundle::PASSED)
+        };
         lines.iter().any(passed)
     }
 }

@@ -33,7 +33,7 @@ const STAYS_HERE: &[&str] = &["device_cuda_processes"];
 /// What runs the same shapes in PyTorch, where the machine has it: from `benches/peers`.
 const PEERS: &[&str] = &["common.py", "gpu_peer.py", "gpu_compare.py"];
 const RUN: &str = include_str!("bundle_run.sh");
-/// The last line of a rehearsal in which nothing failed.
+/// What the last line of a rehearsal begins with in which nothing failed.
 pub const PASSED: &str = "gpu-bundle: nothing failed";
 
 /// Gathers the bundle in `target/gpu-bundle` and prints what it weighs.
@@ -302,6 +302,66 @@ mod tests {
         );
         let (passed, text) = stage(&[0.0, 0.0]);
         assert!(!passed && text.contains("failed: peers"), "{text}");
+    }
+
+    /// What the script says and how it ends, in a bundle without anything else.
+    fn script(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+        fs::write(folder.join("run.sh"), RUN).unwrap();
+        let mut command = Command::new("sh");
+        command.arg("run.sh").args(arguments).current_dir(folder);
+        let ended = command.env_remove("LIBS").env("REHEARSE", "/nowhere").output().unwrap();
+        let text = [ended.stdout, ended.stderr].concat();
+        (ended.status.code(), String::from_utf8(text).unwrap())
+    }
+
+    #[test]
+    fn a_misspelt_call_of_the_script_runs_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let misspelt: [&[&str]; 5] =
+            [&[], &["--help"], &["right"], &["out", "rihgt"], &["out", "doctor", "right time"]];
+        for arguments in misspelt {
+            let (code, text) = script(folder.path(), arguments);
+            assert!(code == Some(2) && text.contains("usage: run.sh OUT"), "{arguments:?}: {text}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_script_runs_nothing_where_nothing_can_be_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        for out in ["run.sh", "/proc/nope"] {
+            let (code, text) = script(folder.path(), &[out, "doctor"]);
+            assert!(code == Some(1) && text.contains("nothing was run"), "{out}: {text}");
+        }
+    }
+
+    /// A program that fails says why in the summary; its stage is named once.
+    #[test]
+    fn what_fails_is_named_once_with_its_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        answers(&folder.path().join("headlong"), "sh", "echo 'error: no device' >&2; exit 1", &[]);
+        let (code, text) = script(folder.path(), &["out", "equality"]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("headlong train: error: no device"), "{text}");
+        assert!(text.contains("nothing to compare, because 0 runs"), "{text}");
+        assert!(text.ends_with("gpu-bundle: failed: equality\n"), "{text}");
+        assert!(folder.path().join("out/gpu-bundle.tar.gz").exists());
+    }
+
+    /// A signal ends what runs, and what there is by then is packed.
+    #[test]
+    fn a_signal_ends_the_script_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("run.sh"), RUN).unwrap();
+        answers(&folder.path().join("headlong"), "sh", "echo begun; sleep 15; echo ended", &[]);
+        let mut command = Command::new("timeout");
+        command.args(["2", "sh", "run.sh", "out", "doctor"]).current_dir(folder.path());
+        let begun = std::time::Instant::now();
+        let ended = command.env("REHEARSE", "/nowhere").output().unwrap();
+        let text = String::from_utf8(ended.stdout).unwrap();
+        assert!(text.contains("doctor: stopped by a signal"), "{text}");
+        assert!(begun.elapsed().as_secs() < 12, "{text}");
+        assert!(folder.path().join("out/gpu-bundle.tar.gz").exists());
     }
 
     #[test]

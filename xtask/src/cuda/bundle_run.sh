@@ -2,9 +2,9 @@
 # Runs what cannot be tested without a GPU, on a machine with one, in three calls of a few minutes:
 # what is alive and right, where time goes, what may be claimed. Nothing is installed.
 #
-#   ./run.sh [OUT] [CALL|STAGE...]   CALL: right (420 s), time (480 s) or claims (480 s); without
-#                                    any, all three. OUT (default ./out) gets one archive, packed
-#                                    again after every stage, and summary.txt
+#   ./run.sh OUT [CALL|STAGE...]     CALL: right (420 s), time (480 s) or claims (480 s); without
+#                                    any, all three. OUT is a folder: it gets one archive, packed
+#                                    again after every command, and summary.txt
 #
 # A stage has seconds of its own. What they do not suffice for is cut, said so, and no failure.
 #
@@ -16,14 +16,51 @@
 # Needs: an NVIDIA driver; NVRTC and cuBLASLt of CUDA 12 or 13, because tests compile small kernels
 # of their own. Where ncu, compute-sanitizer or PyTorch is missing, its stage says that it is
 # skipped.
-here=$(cd "$(dirname "$0")" && pwd)
-out=${1:-$here/out}
-[ $# -gt 0 ] && shift
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
-work=$(mktemp -d)
+unset CDPATH
+calls="right time claims"
+right="doctor floors conformance ops losses equality steps"
+time="traces embedding profile sanitizers"
+claims="replays peers"
+
+refuse() {
+    [ -n "$1" ] && echo "run.sh: $1" >&2
+    echo "usage: run.sh OUT [CALL|STAGE...]
+  OUT     a folder for the archive of logs and summary.txt
+  CALL    $calls; without any, all
+  STAGE   $right
+          $time
+          $claims
+What it does, and its variables: the head of this file." >&2
+    exit 2
+}
+
+is_known() {
+    case $1 in "" | *" "*) return 1 ;; esac
+    case " $calls $right $time $claims " in *" $1 "*) ;; *) return 1 ;; esac
+}
+
+case $1 in
+"") refuse "no folder is named" ;;
+-h | --help) refuse ;;
+-*) refuse "$1: no such option" ;;
+esac
+is_known "$1" && refuse "$1 is a call or a stage: first comes OUT, a folder (./$1 may be one)"
+named=$1
+shift
+for each in "$@"; do is_known "$each" || refuse "$each: no such call or stage"; done
+
+# give_up WHY: before any stage.
+give_up() {
+    echo "run.sh: $1: nothing was run" >&2
+    exit 1
+}
+here=$(cd "$(dirname "$0")" && pwd) || give_up "the folder of $0 cannot be entered"
+mkdir -p "$named" && out=$(cd "$named" && pwd) && : >>"$out/summary.txt" ||
+    give_up "$named is no folder to write to"
+work=$(mktemp -d) || give_up "there is no temporary folder"
+trap 'rm -rf "$work"' EXIT
 logs=$work/gpu-bundle
-mkdir -p "$logs" "$work/cache" "$work/tests"
+mkdir -p "$logs" "$work/cache" "$work/tests" || give_up "$work cannot be written to"
 export XDG_CACHE_HOME="$work/cache" REQUIRE=cuda HEADLONG_PROGRAM="$here/headlong"
 unset HEADLONG_CUDA_LIBS
 [ -n "$LIBS" ] && export HEADLONG_CUDA_LIBS="$LIBS"
@@ -33,15 +70,39 @@ python=${PYTHON:-python3}
 if [ -e "$here/tests.tar.xz" ]; then
     tar -xJf "$here/tests.tar.xz" -C "$work/tests" 2>/dev/null ||
         "$python" -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
-            "$here/tests.tar.xz" "$work/tests" || exit 1
+            "$here/tests.tar.xz" "$work/tests" || give_up "$here/tests.tar.xz cannot be unpacked"
 fi
-failed="" cut=""
+failed="" cut="" name=gpu-bundle running="" before=""
 
 say() { echo "$*" | tee -a "$out/summary.txt"; }
 
-pack() { tar -czf "$out/gpu-bundle.tar.gz" -C "$work" gpu-bundle; }
-trap 'rm -rf "$work"' EXIT
-trap 'pack; exit 130' INT TERM
+# has_failed and was_cut NAME: once each.
+has_failed() { case "$failed " in *" $1 "*) ;; *) failed="$failed $1" ;; esac }
+was_cut() { case "$cut " in *" $1 "*) ;; *) cut="$cut $1" ;; esac }
+
+# Whole at any time, should this be killed.
+pack() {
+    tar -czf "$out/.gpu-bundle.tar.gz" -C "$work" gpu-bundle &&
+        mv -f "$out/.gpu-bundle.tar.gz" "$out/gpu-bundle.tar.gz" && return 0
+    case "$failed " in *" archive "*) ;; *) say "archive: FAILED: $out takes none" ;; esac
+    has_failed archive
+    return 1
+}
+
+# stopped CODE: by a signal. What runs ends first; `timeout` passes the signal on to all of it.
+stopped() {
+    trap '' HUP INT TERM
+    if [ -n "$running" ]; then
+        kill "$running" 2>/dev/null
+        wait "$running" 2>/dev/null
+    fi
+    say "$name: stopped by a signal"
+    pack
+    exit "$1"
+}
+trap 'stopped 129' HUP
+trap 'stopped 130' INT
+trap 'stopped 143' TERM
 
 # stage NAME SECONDS: what follows belongs to it.
 stage() {
@@ -56,21 +117,38 @@ run() {
     what=$(basename "$1")
     [ $# -gt 1 ] && what="$what $2"
     if [ $left -lt 2 ]; then
-        say "$name: cut: no time for $what"
-        case "$cut" in *" $name"*) ;; *) cut="$cut $name" ;; esac
+        say "$name: cut: no time for $what" && was_cut "$name"
         return 0
     fi
     echo "\$ $*" >>"$logs/$name.log"
-    (cd "$logs" && timeout -k 5 "$left" "$@") >>"$logs/$name.log" 2>&1
+    lines=$(wc -l <"$logs/$name.log")
+    # In the background, because a signal waits for what is in the foreground.
+    (cd "$logs" && exec timeout -k 5 "$left" "$@") >>"$logs/$name.log" 2>&1 &
+    running=$!
+    wait "$running"
     code=$?
+    running=""
     took=$(($(date +%s) - begun))
-    case $code in
-    0) say "$name: passed in $took s: $what" ;;
-    124 | 137) say "$name: cut after $took s: $what" && cut="$cut $name" ;;
-    *) say "$name: FAILED ($code) in $took s: $what" && failed="$failed $name" ;;
-    esac
+    if [ $code = 0 ]; then
+        say "$name: passed in $took s: $what"
+    elif [ $took -ge $left ] && { [ $code = 124 ] || [ $code = 137 ]; }; then
+        say "$name: cut after $took s: $what" && was_cut "$name"
+    else
+        now=$(why)
+        if [ "$name $now" = "$before" ]; then now="as before"; else before="$name $now"; fi
+        say "$name: FAILED ($code) in $took s: $what: $now" && has_failed "$name"
+    fi
     pack
     return $code
+}
+
+# why: of what the last command said, the first error, or its last line.
+why() {
+    tail -n +$((lines + 1)) "$logs/$name.log" | awk '
+        /panicked at/ { getline; found = $0; exit }
+        /^error|^[a-z]*: error|Error: / { found = $0; exit }
+        NF { last = $0 }
+        END { print found == "" ? last : found }' | cut -c 1-400
 }
 
 # small REHEARSED MEANT: which of both applies.
@@ -105,14 +183,18 @@ equality() {
 
 # same_weights WHAT: all runs that the stage's log holds since it was last asked have one digest.
 same_weights() {
-    all=$(grep -o 'weights [0-9a-f]\{16,\}' "$logs/$name.log")
-    found=$(echo "$all" | tail -n +$((seen + 1)) | sort -u)
-    seen=$(echo "$all" | grep -c weights)
-    if [ "$(echo "$found" | grep -c weights)" = 1 ]; then
-        say "$name: $1: one digest: $found"
-    else
-        say "$name: $1: digests differ, or there is none" && failed="$failed $name"
-    fi
+    all=$(grep -o 'weights [0-9a-f]\{16,\}' "$logs/$name.log" | tail -n +$((seen + 1)))
+    runs=$(echo "$all" | grep -c weights)
+    seen=$((seen + runs))
+    found=$(echo "$all" | sort -u)
+    case "$runs $(echo "$found" | grep -c weights)" in
+    [01]\ *)
+        say "$name: $1: nothing to compare, because $runs runs came to a digest"
+        case "$cut " in *" $name "*) ;; *) has_failed "$name" ;; esac
+        ;;
+    *\ 1) say "$name: $1: one digest of $runs runs: $found" ;;
+    *) say "$name: $1: digests of $runs runs differ:$(echo "$found" | sed 's/weights//' | tr -d '\n')" && has_failed "$name" ;;
+    esac
 }
 
 replays() {
@@ -220,20 +302,26 @@ one() {
     sanitizers) stage sanitizers 180 && sanitizers ;;
     replays) stage replays 120 && replays ;;
     peers) stage peers 360 && peers ;;
-    *) say "$1: no such call or stage" && failed="$failed $1" ;;
     esac
 }
 
-for call in ${*:-right time claims}; do
+[ $# = 0 ] && set -- right time claims
+say "gpu-bundle: begun at $(date -u '+%Y-%m-%d %H:%M:%S') UTC: $*"
+pack || exit 1
+for call in "$@"; do
     case $call in
-    right) stages="doctor floors conformance ops losses equality steps" ;;
-    time) stages="traces embedding profile sanitizers" ;;
-    claims) stages="replays peers" ;;
+    right) stages=$right ;;
+    time) stages=$time ;;
+    claims) stages=$claims ;;
     *) stages=$call ;;
     esac
     for each in $stages; do one "$each"; done
 done
-[ -n "$cut" ] && say "gpu-bundle: cut:$cut"
-[ -n "$failed" ] && say "gpu-bundle: failed:$failed"
+name=gpu-bundle
 pack
-[ -z "$failed" ] && say "gpu-bundle: nothing failed"
+if [ -n "$failed" ]; then
+    [ -n "$cut" ] && say "gpu-bundle: cut:$cut"
+    say "gpu-bundle: failed:$failed"
+    exit 1
+fi
+say "gpu-bundle: nothing failed${cut:+, cut:$cut}"
