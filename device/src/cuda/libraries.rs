@@ -139,6 +139,8 @@ impl Library {
                 Err(_) => {}
             }
         }
+        let none = listed_folders().into_iter().filter(|folder| !folder.is_dir());
+        tried.extend(none.map(|it| format!("{SEARCH_VARIABLE}: {} is no folder", it.display())));
         let tried =
             if tried.is_empty() { String::new() } else { format!(" ({})", tried.join("; ")) };
         Err(format!(

@@ -284,7 +284,8 @@ mod tests {
         let proposals = Matmul::proposals(&stream, &spec).unwrap();
         let plan = Matmul::new(&stream, spec).unwrap();
         assert_eq!(words_of(&plan), proposals[3].data);
-        let found = Algorithms::read(&file).unwrap().get(&key(&stream, &format!("{spec:?}")).unwrap());
+        let found =
+            Algorithms::read(&file).unwrap().get(&key(&stream, &format!("{spec:?}")).unwrap());
         assert_eq!(found.map(|kept| kept.words), Some(proposals[3].data));
         // What the file names is taken, and not looked for again.
         set_product_faults(ProductFaults { slow: 8, ..ProductFaults::default() });
