@@ -25,6 +25,7 @@ pub(crate) mod table;
 pub(crate) mod tables;
 
 pub use kernels::{all_kernels, kernels};
+pub use layout::{MAX_ENTRIES, num_entries};
 pub(crate) use set::{CudaSet, DeviceRoute};
 pub(crate) use tables::{DeviceLeaves, DeviceTables, FlagsMemory};
 

@@ -76,5 +76,15 @@ fn what_cannot_be_measured_is_refused() {
     bench_of("10000000000000").fails(2, &["lower --rows, --dim, --tables or --ids"]);
     bench_of("18446744073709551615")
         .fails(2, &["--rows: expected at most", "found 18446744073709551615"]);
-    bench().with(&["--alpha", "nan"]).fails(2, &["--alpha is 0 or more"]);
+    for alpha in ["nan", "inf", "-1"] {
+        bench().with(&["--alpha", alpha]).fails(2, &["--alpha is finite, and 0 or more"]);
+    }
+    for benches in [&["--json-file", "/proc/none/b.json"], &["--json-file", "/proc"]] {
+        bench().with(benches).fails(1, &["write", "/proc"]);
+    }
+    // Before a device is asked for.
+    for ids in ["4294967295", "536870913"] {
+        let found = bench().with(&["--device", "cuda", "--ids", ids]);
+        found.fails(2, &["--ids, --tables: expected at most 1073741824"]);
+    }
 }

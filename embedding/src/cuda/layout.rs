@@ -16,7 +16,17 @@ pub(crate) const BLOCK: u32 = 256;
 pub(crate) const WARPS: usize = BLOCK as usize / 32;
 
 /// Entries of all tables lie below: marks of chunks stand above.
-const MAX_ENTRIES: usize = 1 << 30;
+pub const MAX_ENTRIES: usize = 1 << 30;
+
+/// Entries of a table that takes at most so many ids: full tiles.
+pub const fn num_entries(max_ids: usize) -> usize {
+    num_tiles(max_ids) * TILE
+}
+
+const fn num_tiles(max_ids: usize) -> usize {
+    let tiles = max_ids.div_ceil(TILE);
+    if tiles == 0 { 1 } else { tiles }
+}
 
 kernel_args! {
     #[derive(Default)]
@@ -120,7 +130,7 @@ impl Layout {
         };
         let (mut first_column, mut first_tile) = (0, 0);
         let table = |(spec, &max_ids): (&TableSpec, &usize)| {
-            let num_tiles = max_ids.div_ceil(TILE).max(1);
+            let num_tiles = num_tiles(max_ids);
             let (ids, offsets) =
                 (take(max_ids), if max_ids == max_samples { 0 } else { take(max_samples + 1) });
             let table = TableLayout {

@@ -16,6 +16,7 @@ use headlong_device::cuda::{CudaDevice, DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::pool::Pool;
 use headlong_device::{Arena, ArenaPlan, DType, JaggedRef, Mat, Stream};
+use headlong_embedding::cuda::{MAX_ENTRIES, num_entries};
 use headlong_embedding::hybrid::MAX_TABLE_ROWS;
 use headlong_embedding::route::Route;
 use headlong_embedding::table::MAX_DIM;
@@ -59,7 +60,7 @@ pub struct EmbeddingArguments {
     /// The row of rank k is asked for in proportion to k^-ALPHA; 0: all alike
     #[arg(long, value_name = "ALPHA", default_value_t = super::data::ZIPF_EXPONENT)]
     pub alpha: f64,
-    /// sgd, adagrad, rowwise_adagrad, lazy_adam or ftrl
+    /// sgd, adagrad, rowwise_adagrad, lazy_adam (or adam, lamb) or ftrl
     #[arg(long, value_name = "NAME", default_value = "adagrad")]
     pub optimizer: String,
     /// Where the tables lie; auto is the processor
@@ -100,7 +101,7 @@ fn checked(arguments: &EmbeddingArguments) -> Result<Optimizer> {
         ));
     }
     if !(arguments.alpha >= 0.0 && arguments.alpha.is_finite()) {
-        return Err(Error::Usage("--alpha is 0 or more".to_owned()));
+        return Err(Error::Usage("--alpha is finite, and 0 or more".to_owned()));
     }
     let mut optimizers = OptimizersConfig::default();
     optimizers.set_both(&arguments.optimizer)?;
@@ -116,12 +117,57 @@ fn checked(arguments: &EmbeddingArguments) -> Result<Optimizer> {
         }
     }
     if arguments.device == DeviceChoice::Cuda {
-        Machine::detect_with(arguments.device)?;
+        check_on_device(arguments, &optimizer)?;
         return Ok(optimizer);
     }
     let help = || "lower --rows, --dim, --tables or --ids".to_owned();
     memory(arguments, &optimizer).must_fit(Machine::detect().usable_bytes(), help)?;
     Ok(optimizer)
+}
+
+/// Refuses what a CUDA device, or the host that draws the ids for it, has no room for.
+fn check_on_device(arguments: &EmbeddingArguments, optimizer: &Optimizer) -> Result<()> {
+    let entries = Count::from(num_entries(arguments.ids)) * arguments.tables;
+    if entries > MAX_ENTRIES as u64 {
+        return Err(Error::Usage(format!(
+            "--ids, --tables: expected at most {MAX_ENTRIES} ids of all tables on a CUDA device, \
+             those of each rounded up to a multiple of {}, found {}",
+            num_entries(1),
+            entries.get()
+        )));
+    }
+    let machine = Machine::detect_with(arguments.device)?;
+    let [on_device, on_host] = memory_with_device(arguments, optimizer);
+    if let Some(device) = &machine.device {
+        let help = || "on the CUDA device: lower --rows, --dim, --tables or --ids".to_owned();
+        on_device.must_fit(device.free_bytes, help)?;
+    }
+    let help = || "on the host, which draws the ids: lower --tables or --ids".to_owned();
+    Ok(on_host.must_fit(machine.usable_bytes(), help)?)
+}
+
+/// Bytes on a CUDA device: rows and their states, the route of each batch, sums of rows' parts, a
+/// batch's vectors with their gradients. And on the host: ids, and what is staged of each batch.
+/// What is copied is given back before.
+fn memory_with_device(arguments: &EmbeddingArguments, optimizer: &Optimizer) -> [Count; 2] {
+    /// Bytes of an id in a route: staged with its factor, its keys and values in sorts, chunks.
+    const ROUTE_BYTES: usize = 8 + 30;
+    /// Bytes of an id on the host in a batch, and staged for the device.
+    const HOST_BYTES: usize = 8 + 8;
+    let EmbeddingArguments { tables, rows, dim, ids, bag, .. } = *arguments;
+    let rows = Count::from(rows) * tables;
+    let entries = Count::from(num_entries(ids)) * tables;
+    let (ids, samples) = (Count::from(ids) * tables, Count::from(ids / bag) * tables);
+    let row_bytes = Count::from(dim) * 4_u64 + optimizer.state_bytes(1, dim.min(MAX_DIM));
+    // Two sums for 32 ids.
+    let sums = entries * dim / 4;
+    let offsets = samples * (4 * BATCHES);
+    let on_device = rows * row_bytes
+        + entries * (ROUTE_BYTES * BATCHES)
+        + sums
+        + offsets
+        + samples * dim * 8_u64;
+    [on_device, ids * (HOST_BYTES * BATCHES) + offsets]
 }
 
 /// Rows and their states, ids of all batches, what a batch is routed by, its vectors with their

@@ -127,12 +127,11 @@ fn check_bench(command: &BenchCommand) -> Result<()> {
             .writes("--plot", &arguments.plot)
             .writes_json(&arguments.json)
             .check(),
-        // No more than one file each, and none that is read.
-        BenchCommand::Iteration(_)
-        | BenchCommand::Embedding(_)
-        | BenchCommand::P2p(_)
-        | BenchCommand::Exchange(_)
-        | BenchCommand::Tune(_) => Ok(()),
+        BenchCommand::Embedding(arguments) => files.writes_json(&arguments.json).check(),
+        BenchCommand::P2p(arguments) => files.writes_json(&arguments.json).check(),
+        BenchCommand::Exchange(arguments) => files.writes_json(&arguments.json).check(),
+        BenchCommand::Tune(arguments) => files.writes("--output", &arguments.output).check(),
+        BenchCommand::Iteration(_) => Ok(()),
     }
 }
 
