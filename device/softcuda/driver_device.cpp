@@ -18,7 +18,7 @@ thread_local bool in_host_function = false;
 
 namespace {
 
-// What a setting says; where that makes no sense it is told, and `is_sound` is no longer so.
+// What a setting says; where that makes no sense it says so, and `is_sound` is no longer so.
 struct Reader {
   bool is_sound = true;
 
@@ -68,7 +68,7 @@ struct Reader {
     }
     if (at >= 0) {
       close(at);
-    } else if (errno != ENXIO) {  // a pipe that nobody reads yet
+    } else if (errno != ENXIO) {  // a pipe that no one reads yet
       refuse(name, std::string("the file cannot be written: ") + strerror(errno));
     }
   }

@@ -26,7 +26,7 @@ epochs = 2
 fn csv(rows: std::ops::Range<u64>) -> String {
     let line = |row: u64| {
         let user = row * row % 97;
-        format!("{},{user},{}\n", u8::from((user + row % 5) % 3 == 0), row % 7)
+        format!("{},{user},{}\n", u8::from((user + row % 5).is_multiple_of(3)), row % 7)
     };
     format!("clicked,user,page\n{}", rows.map(line).collect::<String>())
 }

@@ -38,7 +38,7 @@ fn keep(file: &Path, page: &Path, accepts: bool) -> Result<(), String> {
     match std::fs::read_to_string(file) {
         Ok(kept) => compare(&Kept::parse(&text), &Kept::parse(&kept), file, accepts)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            println!("{}: not there, made anew", file.display());
+            println!("{}: not there, made again", file.display());
         }
         Err(error) => return Err(format!("{}: {error}", file.display())),
     }
@@ -61,7 +61,7 @@ fn compare(now: &Kept, kept: &Kept, file: &Path, accepts: bool) -> Result<(), St
     let changed = [now.risen(kept), now.gone(kept)].concat();
     let why = match (accepts, kept.is_empty()) {
         (true, _) => None,
-        (_, true) => Some("it is no ledger: restore it, or `--accept` writes it anew"),
+        (_, true) => Some("it is no ledger: restore it, or `--accept` writes it again"),
         _ if changed.is_empty() => None,
         _ => Some(
             "bytes or launches have risen, or rows are others; `--accept` keeps today's, with a \

@@ -212,7 +212,7 @@ fn is_called_id(name: &str) -> bool {
     let is_id = |word: &&str| {
         matches!(*word, "id" | "ids" | "code" | "zip" | "zipcode" | "hash" | "key" | "uid" | "sku")
     };
-    words.iter().any(|word| is_id(word)) || name.ends_with("Id") || name.ends_with("ID")
+    words.iter().any(is_id) || name.ends_with("Id") || name.ends_with("ID")
 }
 
 fn number_choice(column: &ColumnSummary, numbers: &Numbers) -> NumberChoice {

@@ -126,7 +126,7 @@ fn facts(column: &ColumnChoice) -> String {
         many => format!("{many} values"),
     };
     match column.missing_share {
-        none if none == 0.0 => values,
+        0.0 => values,
         share => format!("{values}, {:.1} % missing", share * 100.0),
     }
 }

@@ -96,6 +96,11 @@ impl Recorder {
         }
     }
 
+    /// Sums up the time of every stage from now on.
+    pub fn record_times(&mut self) {
+        self.record.times = true;
+    }
+
     pub fn is_on(&self) -> bool {
         self.record.times || self.record.spans
     }

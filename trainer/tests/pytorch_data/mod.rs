@@ -13,11 +13,26 @@ pub const ROWS: [u64; 4] = [7, 20, 3, 50];
 /// Tensors by name, in f64 whatever they are stored in.
 pub type Tensors = BTreeMap<String, Vec<f64>>;
 
+macro_rules! fixtures {
+    ($($name:literal)*) => {
+        /// The files of the fixtures' folder, which travel inside of the test: to a GPU.
+        const FIXTURES: &[(&str, &[u8])] =
+            &[$((concat!($name, ".safetensors"),
+                include_bytes!(concat!("../fixtures/", $name, ".safetensors")))),*];
+    };
+}
+
+fixtures! {
+    "dcn_adagrad_bounds" "dcn_adagrad_f32" "dcn_adagrad_f64" "dcn_inputs" "dcn_sgd_bounds"
+    "dcn_sgd_f32" "dcn_sgd_f64" "dlrm_adagrad_bounds" "dlrm_adagrad_f32" "dlrm_adagrad_f64"
+    "dlrm_inputs" "dlrm_sgd_bounds" "dlrm_sgd_f32" "dlrm_sgd_f64"
+}
+
 /// Reads a file of the fixtures' folder.
 pub fn load(name: &str) -> Tensors {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
-    let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let found = FIXTURES.iter().find(|(found, _)| *found == name);
+    let (_, bytes) = found.unwrap_or_else(|| panic!("there is no fixture {name}"));
+    let file = SafeTensors::deserialize(bytes).unwrap();
     file.tensors()
         .into_iter()
         .map(|(name, view)| (name, numbers(view.dtype(), view.data())))

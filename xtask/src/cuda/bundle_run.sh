@@ -82,6 +82,8 @@ was_cut() { case "$cut " in *" $1 "*) ;; *) cut="$cut $1" ;; esac }
 
 # Whole at any time, should this be killed.
 pack() {
+    # Which algorithms of matrix products were taken, and in what time.
+    cp "$XDG_CACHE_HOME/headlong/algorithms.txt" "$logs" 2>/dev/null
     tar -czf "$out/.gpu-bundle.tar.gz" -C "$work" gpu-bundle &&
         mv -f "$out/.gpu-bundle.tar.gz" "$out/gpu-bundle.tar.gz" && return 0
     case "$failed " in *" archive "*) ;; *) say "archive: FAILED: $out takes none" ;; esac
@@ -164,7 +166,10 @@ steps() {
         for schedule in serial overlapped captured; do
             run "$here/headlong" bench iteration --device cuda --shape C1 \
                 --row-cap "$(small 100 fit)" --dtype bf16 --schedule $schedule \
-                --batch-size "$batch" --seconds "$(small 0 5)" --json
+                --batch-size "$batch" --threads "$(small 1 "$(nproc)")" \
+                --seconds "$(small 0 5)" --json
+            say "$name: C1, batch $batch, $schedule: $(grep -o '"samples_per_s":[0-9.]*' \
+                "$logs/$name.log" | tail -n 1)"
         done
     done
 }
@@ -193,7 +198,10 @@ same_weights() {
         case "$cut " in *" $name "*) ;; *) has_failed "$name" ;; esac
         ;;
     *\ 1) say "$name: $1: one digest of $runs runs: $found" ;;
-    *) say "$name: $1: digests of $runs runs differ:$(echo "$found" | sed 's/weights//' | tr -d '\n')" && has_failed "$name" ;;
+    *)
+        differ=$(echo "$found" | sed 's/weights//' | tr -d '\n')
+        say "$name: $1: digests of $runs runs differ:$differ" && has_failed "$name"
+        ;;
     esac
 }
 
@@ -212,21 +220,35 @@ traces() {
         run "$here/headlong" train --preset tiny --device cuda --precision bf16 --time \
             --batch-size "$(small 16 65536)" --steps "$(small 2 8)" --eval-every 0 \
             --schedule $schedule \
-            --set "synthetic.train_rows=$(small 2_000 800_000)" --set model.dim=128 \
+            --set "synthetic.train_rows=$(small 2_000 800_000)" \
+            --set "synthetic.valid_rows=$(small 500 50_000)" --set model.dim=128 \
             --set 'model.bottom=[512,256,128]' --set 'model.top=[1024,1024,512,256,1]' \
             --trace "$logs/step-$schedule.json" --output-dir "$work/traces-$schedule"
     done
+    # Kernel by kernel: the table of all, in the log.
+    tool=$(command -v nsys || ls /usr/local/cuda/bin/nsys 2>/dev/null)
+    [ -z "$tool" ] && say "$name: without nsys, which is not installed" && return
+    profiled "$tool" profile --trace=cuda --stats=true --output "$work/nsys"
+}
+
+# profiled TOOL...: one step after the other, under a tool.
+profiled() {
+    run "$@" "$here/headlong" bench iteration --device cuda --shape C1 --row-cap 1000000 \
+        --dtype bf16 --schedule serial --batch-size 65536 --seconds 0
 }
 
 profile() {
     tool=$(command -v ncu || ls /usr/local/cuda/bin/ncu 2>/dev/null)
     [ -z "$tool" ] && say "$name: skipped, because ncu is not installed" && return
-    # Clocks as they are: what is measured is what runs. Each kernel's first launches.
-    for kernels in 'lookup' 'update' 'dot_|tensor' 'sort|route|find_chunks' 'gemm|nvjet|cutlass'; do
-        run "$tool" --clock-control none --kernel-name "regex:$kernels" --launch-count 4 \
-            --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy \
-            --section LaunchStats "$here/headlong" bench iteration --device cuda --shape C1 \
-            --row-cap 1000000 --dtype bf16 --schedule serial --batch-size 65536 --seconds 0
+    # Once without it: algorithms are searched then, and no trial of them is profiled.
+    profiled env
+    # Clocks as they are: what is measured is what runs. So many launches of what has such a name.
+    for kernels in 2:lookup 2:update '4:dot_|tensor' 3:sort_pass 1:find_chunks \
+        '16:gemm|nvjet|cutlass'; do
+        profiled "$tool" --clock-control none --kernel-name "regex:${kernels#*:}" \
+            --launch-count "${kernels%%:*}" --section SpeedOfLight --section Occupancy \
+            --section MemoryWorkloadAnalysis --section MemoryWorkloadAnalysis_Tables \
+            --section WarpStateStats --section LaunchStats
     done
 }
 
@@ -244,7 +266,9 @@ sanitizers() {
 }
 
 peers() {
-    # PyTorch and ours on the same GPU, in turn, with tables of 96 GB.
+    # PyTorch and ours on the same GPU, in turn: with tables of 96 GB, or 45 on a GPU of 80.
+    memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null |
+        head -n 1)
     if [ -n "$REHEARSE" ]; then
         run "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --smoke cuda
     elif ! "$python" -c 'import torch; assert torch.cuda.is_available()' \
@@ -252,7 +276,8 @@ peers() {
         say "peers: skipped, because $python has no PyTorch that sees the GPU: set PYTHON"
     else
         run "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --shape C1 \
-            --row-cap 40000000 --batch-size 65536 --rounds 1 --seconds 5
+            --row-cap "$([ "${memory:-0}" -ge 120000 ] && echo 40000000 || echo 20000000)" \
+            --batch-size 65536 --rounds 1 --seconds 5 --limit 115
     fi
     grep -e ': ratio ' "$logs/peers.log" | tee -a "$out/summary.txt"
 }
@@ -262,7 +287,10 @@ one() {
     doctor)
         stage doctor 20
         nvidia-smi >>"$logs/doctor.log" 2>&1
+        # Tests alone read it.
+        unset HEADLONG_PROGRAM
         run "$here/headlong" doctor
+        export HEADLONG_PROGRAM="$here/headlong"
         ;;
     floors)
         stage floors 40

@@ -58,8 +58,8 @@ struct Some<'a> {
 
 impl Some<'_> {
     /// Adds records that begin at byte `until` or before, up to the limits: how many, and whether
-    /// there are no more. After a jump into the middle, where a quote may be open, records that do not
-    /// fit are passed over.
+    /// there are no more. After a jump into the middle, where a quote may be open, records that do
+    /// not fit are passed over.
     fn read(&mut self, records: &mut Records, until: u64, has_jumped: bool) -> Result<(u64, bool)> {
         let (mut rows, mut bytes) = (0, 0);
         while rows < self.limits.rows && bytes < self.limits.bytes {

@@ -106,6 +106,8 @@ pub struct IterationArguments {
 
 /// Steps before the clock starts.
 const WARM_UP_STEPS: usize = 5;
+/// Steps of which the stages are timed on a device.
+const TIMED_STEPS: usize = 8;
 const BLOCK_S: f64 = 0.3;
 /// Blocks that are measured at least.
 const FEWEST_BLOCKS: usize = 5;
@@ -121,14 +123,20 @@ fn measure(arguments: &IterationArguments) -> Result<()> {
     let shape = shape(arguments)?;
     let config = config(&shape, arguments)?;
     let mut trainer = SteadyTrainer::new(&shape, &config, arguments.threads, advice::BENCH)?;
-    let ceiling = Ceiling::measure(&config, arguments.threads, arguments.ranks);
+    let on_device = config.run.device == DeviceChoice::Cuda;
+    // A device's products are compared with the ledger, not with what a processor can.
+    let ceiling =
+        (!on_device).then(|| Ceiling::measure(&config, arguments.threads, arguments.ranks));
     let samples = trainer.measure(arguments.seconds)?;
+    if on_device {
+        trainer.time_stages()?;
+    }
     let summary = summarize(&samples).expect("at least one block was measured");
-    let document =
-        document(arguments, &shape, &config, (&summary, ceiling.peak_gflops()), &trainer);
+    let peak_gflops = ceiling.as_ref().map(Ceiling::peak_gflops);
+    let document = document(arguments, &shape, &config, (&summary, peak_gflops), &trainer);
     match arguments.json {
         true => output::print(&document.to_string()),
-        false => output::print(&text(&document, &trainer, &ceiling)),
+        false => output::print(&text(&document, &trainer, ceiling.as_ref())),
     }
 }
 
@@ -303,6 +311,13 @@ impl SteadyTrainer {
         Ok(())
     }
 
+    /// Times the stages of some more steps. On a device each of these steps is waited for, so that
+    /// they are no part of what is measured; those of a captured graph have no times.
+    fn time_stages(&mut self) -> Result<()> {
+        self.group.first().recorder_mut().record_times();
+        self.steps(TIMED_STEPS)
+    }
+
     /// Measures blocks of steps for `seconds`; a single step for 0.
     pub fn measure(&mut self, seconds: f64) -> Result<Vec<Sample>> {
         timed_blocks((seconds, BLOCK_S, FEWEST_BLOCKS), |steps| {
@@ -352,7 +367,7 @@ fn document(
     arguments: &IterationArguments,
     shape: &Shape,
     config: &Config,
-    (summary, peak_gflops): (&Summary, f64),
+    (summary, peak_gflops): (&Summary, Option<f64>),
     trainer: &SteadyTrainer,
 ) -> Value {
     let gflops = summary.median * Arithmetic::of(config).training_flop() as f64 * 1e-9;
@@ -363,8 +378,7 @@ fn document(
         "batch": arguments.batch_size,
         "dtype": config.train.precision,
         "threads": arguments.threads,
-        // Its own name: the software device says that it is none. The peaks below are the
-        // processor's.
+        // Its own name: the software device says that it is none.
         "device": device_name(config),
         "ranks": arguments.ranks,
         "schedule": config.run.schedule_used(),
@@ -375,8 +389,8 @@ fn document(
         "foreign": rounded(summary.foreign),
         "n": summary.num_blocks,
         "gflops": rounded(gflops),
-        "peak_gflops": rounded(peak_gflops),
-        "share_of_peak": rounded(gflops / peak_gflops),
+        "peak_gflops": peak_gflops.map(rounded),
+        "share_of_peak": peak_gflops.map(|peak| rounded(gflops / peak)),
         "rss_mib": peak_rss_bytes >> 20,
         "peak_rss_bytes": peak_rss_bytes,
         "isa": headlong_device::simd::isa().name(),
@@ -393,7 +407,7 @@ fn device_name(config: &Config) -> Option<String> {
     device.map(|device| device.name)
 }
 
-fn text(document: &Value, trainer: &SteadyTrainer, ceiling: &Ceiling) -> String {
+fn text(document: &Value, trainer: &SteadyTrainer, ceiling: Option<&Ceiling>) -> String {
     let number = |key: &str| document[key].as_f64().unwrap_or(f64::NAN);
     let mut text = format!(
         "{} batch {} {}, {}: {:.0} samples/s (best {:.0}), {:.3} ms a step",
@@ -419,7 +433,6 @@ fn text(document: &Value, trainer: &SteadyTrainer, ceiling: &Ceiling) -> String 
             number("foreign")
         );
     }
-    let ceiling = document["device"].is_null().then_some(ceiling);
     text += &trainer.group.first().recorder().table(ceiling);
     text
 }
@@ -457,7 +470,7 @@ mod tests {
             trainer.group.first().recorder().totals().iter().map(|total| total.runs).max();
         assert_eq!(most_runs, Some(2), "the warm-up is not in the stages' times");
         let summary = summarize(&samples).unwrap();
-        let document = document(&arguments, &shape, &config, (&summary, 100.0), &trainer);
+        let document = document(&arguments, &shape, &config, (&summary, Some(100.0)), &trainer);
         for key in [
             "samples_per_s",
             "batch",
@@ -474,7 +487,7 @@ mod tests {
             assert!(document[key].is_string(), "{key} in {document}");
         }
         assert!(document["samples_per_s"].as_f64().unwrap() > 0.0);
-        let text = text(&document, &trainer, &Ceiling::measure(&config, 1, 1));
+        let text = text(&document, &trainer, Some(&Ceiling::measure(&config, 1, 1)));
         assert!(text.contains("samples/s") && text.contains("GFLOP/s"), "{text}");
     }
 
