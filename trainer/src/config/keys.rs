@@ -293,6 +293,6 @@ mod tests {
     #[test]
     fn sections_and_keys_are_known() {
         assert!(is_known("train") && is_known("optimizer.sparse") && is_known("train.seed"));
-        assert!(!is_known("trai") && !is_known("train.seeds") && is_section("model"));
+        assert!(!is_known("trai") && !is_known("train.seedy") && is_section("model"));
     }
 }

@@ -21,6 +21,7 @@ use crate::formats::named::{DenseReading, NamedColumns, Role};
 use crate::formats::{About, Parts, Ranges, SampleStream, Source, cut, starts_of};
 use crate::io::open_regular;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
+use crate::transform::DenseTransform;
 
 /// Most samples that come at a time.
 const SAMPLES_AT_A_TIME: u64 = 2048;
@@ -72,15 +73,20 @@ impl ParquetSource {
         let Some((path, first)) = paths.first().zip(opened.first()) else {
             refuse!("no data file was named");
         };
-        let columns = match (own_columns(path, first)?, &described.columns) {
+        let mut columns = match (own_columns(path, first)?, &described.columns) {
             (Some(own), _) => own,
             (None, Some(columns)) => columns.clone(),
             (None, None) => columns_by_name(first, described),
         };
-        if let (Some(_), DenseReading::Transformed(done)) =
-            (&described.dense_columns, columns.dense_reading)
-        {
-            return Err(too_late(done, &path.display().to_string()));
+        match (&described.dense_columns, columns.dense_reading) {
+            (Some(each), DenseReading::Transformed(DenseTransform::Identity)) => {
+                columns.dense_reading = DenseReading::Raw(DenseTransform::Identity);
+                columns.dense_columns = Some(Arc::clone(each));
+            }
+            (Some(_), DenseReading::Transformed(done)) => {
+                return Err(too_late(done, &path.display().to_string()));
+            }
+            _ => {}
         }
         let mut files = Vec::new();
         for (path, opened) in paths.iter().zip(opened) {
