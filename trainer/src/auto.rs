@@ -225,6 +225,8 @@ impl Choices {
             let separator = self.columns.iter().find_map(|column| column.list_separator);
             columns.list_separator = separator.map(char::from);
         }
+        // Each number has a transform of its own: what is made of the files keeps them as they are.
+        config.data.dense_transform = DenseTransform::Identity;
         config.column = self.columns.iter().filter_map(ColumnChoice::entry).collect();
         if self.label.is_none() {
             config.data.num_sparse += config.num_binned();

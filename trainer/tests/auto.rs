@@ -176,9 +176,7 @@ fn text_parquet_and_criteo_train_as_chosen_and_the_same_from_what_was_kept() {
     let told = trains_the_same(&place, &csv, &["--valid", valid.to_str().unwrap()]);
     assert!(told.contains("# user_number") && told.contains("[data.columns]"), "{told}");
     let parquet = place.path("clicks.parquet");
-    // Numbers as they are in the text: what is transformed already cannot be cut into bins.
-    let convert = ["convert", "--to", "parquet", "--dense-transform", "none"];
-    let convert = Run::new("data").with(&convert);
+    let convert = Run::new("data").with(&["convert", "--to", "parquet"]);
     let config = place.path("auto").join(text::FILE_NAME);
     convert.path("--config", &config).path("--data", &csv).path("--output", &parquet).succeeds();
     let told = trains_the_same(&place, &parquet, &["--label", "clicked", "--epochs", "1"]);

@@ -37,7 +37,9 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         member.train.seed = seed;
         member.checkpoint.dir = Some(dir.join(checkpoint::member_name(seed)));
         say(format_args!("model {} of {seeds}: seed {seed}", index + 1));
-        let options = TrainOptions { appends_to_log: index > 0, ..options.clone() };
+        // What --auto has chosen is said once.
+        let chosen = options.chosen.clone().filter(|_| index == 0);
+        let options = TrainOptions { appends_to_log: index > 0, chosen, ..options.clone() };
         super::run_model(&member, &options)?;
     }
     if options.flags.dry_run || config.data.valid.is_empty() {
