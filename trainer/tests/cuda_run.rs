@@ -106,7 +106,8 @@ fn a_run_resumes_where_its_checkpoint_ended_and_is_applied_by_device_and_process
         let auc = last_event(&log, "eval")["auc"].as_f64().unwrap();
         let eval = Run::new("eval").path("--checkpoint", &checkpoints).path("--data", &place.valid);
         let applied = |device: &str| {
-            let answer = eval.clone().with(&["--device", device, "--json"]).succeeds().stdout;
+            let eval = eval.clone().with(&["--device", device, "--json", "--which", "newest"]);
+            let answer = eval.succeeds().stdout;
             serde_json::from_str::<serde_json::Value>(&answer).unwrap()["auc"].as_f64().unwrap()
         };
         assert_eq!(applied("cuda"), auc, "{dtype}: what training's own evaluation found");
