@@ -189,13 +189,19 @@ impl Proxy {
 
     /// One look at everything; whether something was there.
     pub(super) fn look(&mut self) -> Result<bool, String> {
+        // Read before the triggers: those that were pulled before the end are seen below. Were it
+        // read after them, one that is pulled in between would come after the goodbye, and peers
+        // would wait for another number.
+        let is_closing = self.shared.closing.load(Ordering::Acquire);
         self.learn_operations()?;
         let posted = self.answer_trigger()?;
         let completed = self.take_completions()?;
         if let Some(read_back) = &mut self.nic.read_back {
             read_back.begin().map_err(text)?;
         }
-        self.say_goodbye()?;
+        if is_closing && !posted {
+            self.say_goodbye()?;
+        }
         let ProxyNic { nic, port, .. } = &self.nic;
         if let Some(event) = nic.event().map_err(text)?
             && event.is_fatal(*port)
@@ -353,8 +359,7 @@ impl Proxy {
 
     /// Once nothing more will be sent: a last number for all peers, which says so.
     fn say_goodbye(&mut self) -> Result<(), String> {
-        let due = self.shared.closing.load(Ordering::Acquire) && self.flights.is_empty();
-        if !due || self.said_goodbye {
+        if self.said_goodbye || !self.flights.is_empty() {
             return Ok(());
         }
         let immediate = self.next as u32;
