@@ -161,7 +161,7 @@ pub fn label(look: &Look, asked: &Asked<'_>) -> Result<(usize, String)> {
 /// Chooses what columns are and how to train.
 ///
 /// # Errors
-/// As [`label`]; [`Error::Config`] where nothing is left to learn from.
+/// As [`label()`]; [`Error::Config`] where nothing is left to learn from.
 pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     let (label, why) = label(look, asked)?;
     let mut columns = Vec::new();

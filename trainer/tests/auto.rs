@@ -183,6 +183,40 @@ fn text_parquet_and_criteo_train_as_chosen_and_the_same_from_what_was_kept() {
     assert!(told.contains("(parquet)") && told.contains("lists by its type"), "{told}");
 }
 
+/// One vector has none to be multiplied with.
+#[test]
+fn one_column_is_learned_from() {
+    let place = Place::new("train.txt");
+    let csv = place.path("one.csv");
+    let random = CounterRng::new(5, 1);
+    let row = |row: u64| {
+        let of = (random.uniform(2 * row) * 4.0) as usize;
+        let clicked = random.uniform(2 * row + 1) < [0.1, 0.35, 0.6, 0.85][of];
+        format!("{},{}\n", ["a", "b", "c", "d"][of], u8::from(clicked))
+    };
+    std::fs::write(&csv, format!("c,y\n{}", (0..6000).map(row).collect::<String>())).unwrap();
+    let log = place.path("log.json");
+    let output = place.path("auto");
+    let train = Run::new("train").with(&["--auto"]).path("--data", &csv);
+    let train = train.path("--output-dir", &output).path("--log-json", &log);
+    train.clone().succeeds();
+    let eval = crate::run_support::last_event(&log, "eval");
+    assert!(eval["auc"].as_f64() > Some(0.75), "{eval}");
+
+    // What was kept takes other files, and files to validate on in place of rows held out.
+    let kept = output.join(text::FILE_NAME);
+    let again = Run::new("train").path("--config", &kept).path("--data", &csv);
+    again.clone().path("--output-dir", &place.path("x")).succeeds();
+    again.path("--valid", &csv).path("--output-dir", &place.path("y")).succeeds();
+    // Without evaluations there is nothing to be patient about.
+    train.clone().with(&["--eval-every", "0"]).succeeds();
+    // What a person has changed is not lost.
+    std::fs::write(&kept, "changed").unwrap();
+    let told = train.succeeds().stderr;
+    assert!(told.contains("auto.toml.before"), "{told}");
+    assert_eq!(std::fs::read_to_string(output.join("auto.toml.before")).unwrap(), "changed");
+}
+
 #[test]
 fn auto_takes_the_place_of_a_configuration() {
     let place = Place::new("train.txt");

@@ -65,6 +65,22 @@ fn an_ensemble_that_lacks_a_model_is_refused_and_resumed() {
     single.fails(2, &["seed-1", "another folder"]);
 }
 
+/// More models later, but not fewer.
+#[test]
+fn an_ensemble_grows() {
+    let place = Place::new("rows.txt");
+    let checkpoints = place.path("checkpoints");
+    let of = |seeds: &str| {
+        let train = place.train().path("--valid", &place.valid).with(&["--seeds", seeds]);
+        train.path("--checkpoint-dir", &checkpoints).with(&["--resume"])
+    };
+    of("2").succeeds();
+    let three = of("3").succeeds();
+    assert!(three.stdout.contains("mean of 3 models  AUC"), "{}", three.stdout);
+    of("2").fails(2, &["train.seeds", "3 models already"]);
+    eval(&place, &checkpoints).succeeds();
+}
+
 #[test]
 fn an_ensemble_needs_a_folder_of_its_own() {
     let place = Place::new("rows.txt");

@@ -135,17 +135,17 @@ fn of_words(column: &ColumnSummary, is_whole: bool) -> (Kind, String) {
             ),
         );
     }
+    if words * 2 < column.present {
+        let reason = format!(
+            "numbers, but {words} fields are none: leave those empty to have it as a number"
+        );
+        return (Kind::Categorical, reason);
+    }
     let is_unique = column.distinct == column.present && column.present >= 50;
     let is_nearly = is_whole && column.distinct * 20 > column.present * 19 && column.present >= 50;
     if is_unique || is_nearly {
         let what = if is_unique { "unique in every row" } else { "almost unique in every row" };
         return (Kind::Ignored, format!("{what}: nothing can be learned of a value seen once"));
-    }
-    if words * 10 < column.present {
-        let reason = format!(
-            "numbers, but {words} fields are none: leave those empty to have it as a number"
-        );
-        return (Kind::Categorical, reason);
     }
     (Kind::Categorical, "words".to_owned())
 }
@@ -221,6 +221,8 @@ fn number_choice(column: &ColumnSummary, numbers: &Numbers) -> NumberChoice {
         true => (numbers.ln_mean, numbers.ln_deviation),
         false => (numbers.mean, numbers.deviation),
     };
+    // What is too large for such sums is refused where it is read, by its line.
+    let (mean, scale) = if (mean + scale).is_finite() { (mean, scale) } else { (0.0, 1.0) };
     let edges = match &numbers.values[..] {
         [_, others @ ..] => others,
         [] => &numbers.quantiles,

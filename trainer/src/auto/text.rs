@@ -22,6 +22,10 @@ pub fn to_toml(config: &Config, chosen: &OfFiles) -> String {
         let Some(value) = find(&table, key.path) else { continue };
         let setting = chosen.choices.settings.iter().find(|setting| setting.key == key.path);
         let is_chosen = setting.is_some_and(|setting| same(&setting.value, value));
+        // Rows that are held out are of the training files, whichever these are.
+        if key.path == "data.valid" && config.data.holdout > 0.0 {
+            continue;
+        }
         let is_counted = COUNTED.contains(&key.path) && !config.data.columns.is_empty();
         if is_counted || !is_chosen && find(&by_default, key.path) == Some(value) {
             continue;

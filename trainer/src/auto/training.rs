@@ -59,6 +59,10 @@ pub(super) fn settings(columns: &[ColumnChoice], values: &[u64], facts: &Facts) 
         set("model.bottom", integers(&bottom), format!("{}; ends with model.dim", shape.why));
     }
     set("model.top", integers(shape.top), shape.why.to_owned());
+    if values.len() + usize::from(dense > 0) < 2 {
+        let why = "there are no two vectors to multiply with each other";
+        set("model.interaction", "cat".into(), why.to_owned());
+    }
     of_ids(fits.is_some(), values, (dim, budget), &mut set);
     of_lists(columns, &mut set);
     of_steps(facts, values, &mut set);
@@ -143,6 +147,8 @@ fn of_steps(facts: &Facts, values: &[u64], set: &mut impl FnMut(&'static str, Va
         set("data.holdout", Value::Float(0.1), why.to_owned());
     }
     set("eval.every", Value::Float(0.5), "to see where it is best".to_owned());
+    let why = "and to keep those weights, where there is a folder for checkpoints";
+    set("eval.patience", integer(3), why.to_owned());
 }
 
 fn of_order(facts: &Facts, set: &mut impl FnMut(&'static str, Value, String)) {

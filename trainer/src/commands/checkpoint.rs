@@ -123,7 +123,10 @@ pub fn open_all(flag: &str, directory: &Path, which: Which) -> Result<Vec<Checkp
     }
     let open = |member: &PathBuf| open_one_of(flag, member, which);
     let checkpoints = members.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let (expected, found) = (config_of(&checkpoints[0])?.train.seeds, members.len());
+    // Of models that were added later, the last one knows.
+    let seeds = checkpoints.iter().map(|member| Ok(config_of(member)?.train.seeds));
+    let expected = seeds.collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
+    let found = members.len();
     if expected != found {
         let (directory, rest) =
             (directory.display(), "train --resume trains those that are missing");

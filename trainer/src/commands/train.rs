@@ -195,7 +195,13 @@ fn keep_what_was_chosen(job: &Job, options: &TrainOptions, reporter: &Reporter) 
     }
     let folder = &job.config.run.output_dir;
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    write_file(&folder.join(text::FILE_NAME), chosen)
+    let file = folder.join(text::FILE_NAME);
+    if std::fs::read_to_string(&file).is_ok_and(|before| before != *chosen) {
+        let before = file.with_extension("toml.before");
+        std::fs::rename(&file, &before).map_err(Error::io("rename", &file))?;
+        reporter.note(&format!("{} was another one: it is {}", file.display(), before.display()));
+    }
+    write_file(&file, chosen)
 }
 
 /// Refuses what fits in no case, with its plan, before data is made or read.

@@ -275,7 +275,15 @@ impl TrainArguments {
             config.synthetic.enabled = false;
         }
         self.settings().into_iter().try_for_each(|setting| setting.apply(&mut config))?;
+        let set_by_hand = |key| set.contains(&key);
+        if !self.valid.is_empty() && self.holdout.is_none() && !set_by_hand("data.holdout") {
+            config.data.holdout = 0.0;
+        }
         config.resolve_holdout();
+        let evaluates = !config.data.valid.is_empty() && !config.eval.every.is_never();
+        if self.auto && !evaluates && self.patience.is_none() && !set_by_hand("eval.patience") {
+            config.eval.patience = None;
+        }
         config.optimizer.resolve()?;
         let mut config = place(config)?;
         self.refuse_contradictions(&config)?;

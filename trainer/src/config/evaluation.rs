@@ -27,6 +27,13 @@ settings! {
     }
 }
 
+impl EvalEvery {
+    /// Whether the model is evaluated at the end alone.
+    pub fn is_never(self) -> bool {
+        matches!(self, Self::Steps(0) | Self::EpochFraction(0.0))
+    }
+}
+
 /// How often the model is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]

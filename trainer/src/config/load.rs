@@ -28,7 +28,6 @@ impl Config {
             config.data.num_sparse += config.num_binned();
         }
         config.resolve_columns();
-        config.resolve_holdout();
         Ok(config)
     }
 
@@ -75,7 +74,6 @@ impl Config {
         }
         settings.into_iter().try_for_each(|(key, value, _)| self.set(key, value))?;
         self.resolve_columns();
-        self.resolve_holdout();
         self.optimizer.resolve()
     }
 

@@ -379,7 +379,7 @@ impl Config {
         let contradicts = |setting: &str, reason: &str| {
             Err(Error::contradiction(format!("eval.patience = {patience}"), setting, reason))
         };
-        if matches!(self.eval.every, EvalEvery::Steps(0) | EvalEvery::EpochFraction(0.0)) {
+        if self.eval.every.is_never() {
             return contradicts("eval.every = 0", "it counts evaluations; set --eval-every");
         }
         if self.data.valid.is_empty() && !self.data.train.is_empty() {

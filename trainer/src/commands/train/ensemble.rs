@@ -32,6 +32,12 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         let message = format!("{} is of a run of one model: name another folder", path.display());
         return Err(Error::config("--checkpoint-dir", message));
     }
+    let found = checkpoint::members(dir).len();
+    if found > seeds {
+        let message =
+            format!("{} has {found} models already: ask for {found} or more", dir.display());
+        return Err(Error::config("train.seeds", message));
+    }
     for (index, seed) in (config.train.seed..).take(seeds).enumerate() {
         let mut member = config.clone();
         member.train.seed = seed;
