@@ -14,6 +14,7 @@ mod training;
 
 use crate::config::{BinsName, ColumnEntry, Config, DenseTransform};
 use crate::error::{Error, Result};
+use headlong_reader::columns::Bins;
 use summary::ColumnSummary;
 use toml::Value;
 
@@ -98,26 +99,15 @@ pub struct NumberChoice {
     /// What it is then divided by.
     pub scale: f64,
     /// The bins of the table next to it.
-    pub bins: Binning,
+    pub bins: Bins,
 }
 
-/// How a number becomes the id of a bin.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Binning {
-    /// `floor(ln(x)²)` above 2, the whole part below.
-    Ln2,
-    /// The number of edges that are not above it.
-    Edges(Vec<f64>),
-}
-
-impl Binning {
-    /// How many bins there are, a missing value's included.
-    fn count(&self) -> u64 {
-        match self {
-            // Of numbers up to 10⁹.
-            Self::Ln2 => 432,
-            Self::Edges(edges) => edges.len() as u64 + 2,
-        }
+/// How many bins there are, a missing value's included.
+fn num_bins(bins: &Bins) -> u64 {
+    match bins {
+        // Of numbers up to 10⁹.
+        Bins::Ln2 => 432,
+        Bins::Edges(edges) => edges.len() as u64 + 2,
     }
 }
 
@@ -188,7 +178,7 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     let pairs = look.columns.iter().zip(&columns).filter(|(_, choice)| is_ids(choice));
     let ids_of_each = pairs.clone().map(|(column, _)| column.distinct_in(times));
     // Tables of bins stand behind those of ids.
-    let bins = columns.iter().filter_map(|column| Some(column.number.as_ref()?.bins.count()));
+    let bins = columns.iter().filter_map(|column| Some(num_bins(&column.number.as_ref()?.bins)));
     let values: Vec<u64> = ids_of_each.chain(bins).collect();
     let ids_of_a_row = pairs.map(|(column, _)| column.list.map_or(1.0, |list| list.mean + 1.0));
     let bytes_of_a_row = 4.0 * (1.0 + dense as f64) + 8.0 * ids_of_a_row.sum::<f64>();
@@ -244,8 +234,8 @@ impl ColumnChoice {
     fn entry(&self) -> Option<ColumnEntry> {
         let number = self.number.as_ref().filter(|_| self.kind == Kind::Dense)?;
         let (bins, edges) = match &number.bins {
-            Binning::Ln2 => (BinsName::Ln2, Vec::new()),
-            Binning::Edges(edges) => (BinsName::Edges, edges.clone()),
+            Bins::Ln2 => (BinsName::Ln2, Vec::new()),
+            Bins::Edges(edges) => (BinsName::Edges, edges.clone()),
         };
         Some(ColumnEntry {
             name: self.name.clone(),

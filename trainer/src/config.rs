@@ -63,6 +63,7 @@ pub(crate) use multi_hot::{
 pub use optimizers::{
     DENSE_NAMES, OptimizerConfig, OptimizerSettings, OptimizersConfig, SPARSE_NAMES,
 };
+pub(crate) use render::find;
 pub use sharded::Sharded;
 pub use table_entries::{Grain, Keys, PlacementName, Pooling, TableEntry};
 

@@ -1,8 +1,9 @@
 //! What each column is: a number, a category, a list of them, or of no use.
 
 use super::summary::{ColumnSummary, Numbers};
-use super::{Binning, ColumnChoice, Kind, NumberChoice};
+use super::{ColumnChoice, Kind, NumberChoice};
 use crate::config::DenseTransform;
+use headlong_reader::columns::Bins;
 
 /// A whole number of so few different values is a category: hours, days, grades.
 const FEW: u64 = 32;
@@ -31,11 +32,11 @@ pub(super) fn choose(column: &ColumnSummary, is_whole: bool) -> ColumnChoice {
     let number = number.map(|numbers| {
         let chosen = number_choice(column, numbers);
         let binned = match &chosen.bins {
-            Binning::Ln2 => "bins of ln(x)^2".to_owned(),
-            Binning::Edges(edges) if !numbers.values.is_empty() => {
+            Bins::Ln2 => "bins of ln(x)^2".to_owned(),
+            Bins::Edges(edges) if !numbers.values.is_empty() => {
                 format!("a bin for each of {} values", edges.len() + 1)
             }
-            Binning::Edges(edges) => format!("{} bins of as many rows each", edges.len() + 1),
+            Bins::Edges(edges) => format!("{} bins of as many rows each", edges.len() + 1),
         };
         let shape = match chosen.transform {
             DenseTransform::LnPlus1 => "heavy tail: ln(x + 1)",
@@ -64,7 +65,7 @@ pub(super) fn of_criteo(column: &ColumnSummary) -> ColumnChoice {
         transform: DenseTransform::LnPlus1,
         mean: numbers.ln_mean,
         scale: if numbers.ln_deviation > 0.0 { numbers.ln_deviation } else { 1.0 },
-        bins: Binning::Ln2,
+        bins: Bins::Ln2,
     });
     let rows = column.present + column.missing;
     let what = if is_count { "a count of Criteo's text" } else { "an id of Criteo's text" };
@@ -232,6 +233,6 @@ fn number_choice(column: &ColumnSummary, numbers: &Numbers) -> NumberChoice {
         transform: if is_heavy { DenseTransform::LnPlus1 } else { DenseTransform::Identity },
         mean,
         scale: if scale > 0.0 { scale } else { 1.0 },
-        bins: if is_count { Binning::Ln2 } else { Binning::Edges(edges.to_vec()) },
+        bins: if is_count { Bins::Ln2 } else { Bins::Edges(edges.to_vec()) },
     }
 }

@@ -2,7 +2,7 @@
 
 use super::files::OfFiles;
 use super::{ColumnChoice, Kind};
-use crate::config::{Config, keys};
+use crate::config::{Config, find, keys};
 use toml::{Table, Value};
 
 /// The name of the file that keeps what was chosen.
@@ -56,15 +56,6 @@ fn defaults() -> Table {
     // What an optimiser has by default depends on its name, which is written.
     let _ = config.optimizer.resolve();
     config.to_table()
-}
-
-fn find<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
-    let (first, rest) = path.split_once('.').map_or((path, None), |(a, b)| (a, Some(b)));
-    match (table.get(first)?, rest) {
-        (Value::Table(inner), Some(rest)) => find(inner, rest),
-        (value, None) => Some(value),
-        _ => None,
-    }
 }
 
 /// Whether two values are the same, where one is written as a whole number.

@@ -7,7 +7,7 @@ use crate::commands::{checkpoint as checkpoint_command, choice, remarks};
 use crate::report::output::{self, JsonOutput, say};
 use crate::run::session::{Take, config_of, load, predict_mean, restore_ids};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::commands::predictions::PredictionWriter;
 use crate::config::{
@@ -91,9 +91,8 @@ pub struct EvalArguments {
 
 /// Evaluates a checkpoint on labelled files and prints the metrics.
 pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
-    let checkpoints =
-        checkpoint_command::open_all("--checkpoint", &arguments.checkpoint, arguments.how.which)?;
-    let mut applied = Applied::open(checkpoints, &arguments.data, &arguments.how, registry)?;
+    let mut applied =
+        Applied::named(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
     for file in &arguments.data {
         if !data::is_labelled(&applied.config, file)? {
             let message = format!("{} has no labels; `headlong predict` takes such files", file);
@@ -119,9 +118,8 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
 /// Writes the click probability of every row.
 pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> {
     let writer = PredictionWriter::create(&arguments.output)?;
-    let checkpoints =
-        checkpoint_command::open_all("--checkpoint", &arguments.checkpoint, arguments.how.which)?;
-    let mut applied = Applied::open(checkpoints, &arguments.data, &arguments.how, registry)?;
+    let mut applied =
+        Applied::named(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
     let started = Instant::now();
     match write_predictions(&arguments.data, &mut applied, writer) {
         Ok(rows) => {
@@ -183,6 +181,12 @@ struct Applied {
 }
 
 impl Applied {
+    /// What `--checkpoint` names, for rows of `files`.
+    fn named(folder: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
+        let checkpoints = checkpoint_command::open_all("--checkpoint", folder, how.which)?;
+        Self::open(checkpoints, files, how, registry)
+    }
+
     /// For rows of `files`.
     fn open(
         checkpoints: Vec<Checkpoint>,

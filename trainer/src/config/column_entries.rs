@@ -15,6 +15,7 @@
 //! edges = [0, 1, 10]
 //! ```
 
+use super::render::lines_of;
 use super::{Config, DenseTransform, keys};
 use crate::error::{Error, Result};
 use headlong_reader::columns::{BinnedColumn, Bins, ColumnFunction, DenseColumns, SharedColumns};
@@ -64,9 +65,7 @@ pub enum BinsName {
 impl ColumnEntry {
     /// The entry as TOML, a line for each key.
     fn lines(&self) -> Vec<String> {
-        let table = toml::Table::try_from(self).expect("every field of an entry has a TOML form");
-        let known = COLUMN_KEYS.iter().filter_map(|key| Some((key, table.get(*key)?)));
-        known.map(|(key, value)| format!("{key} = {value}")).collect()
+        lines_of(self, COLUMN_KEYS)
     }
 
     /// The entry as TOML, on lines of its own.

@@ -1,6 +1,7 @@
 //! The effective configuration as TOML that can be read back, each key with its meaning.
 
 use super::{Config, keys};
+use serde::Serialize;
 use toml::{Table, Value};
 
 impl Config {
@@ -30,13 +31,21 @@ impl Config {
     }
 }
 
-fn find<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
+/// The value of a dotted key.
+pub(crate) fn find<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
     let mut parts = path.split('.');
     let mut value = table.get(parts.next()?)?;
     for part in parts {
         value = value.get(part)?;
     }
     Some(value)
+}
+
+/// An entry of an array of sections, a line for each of its `keys` that is set.
+pub(super) fn lines_of<T: Serialize>(entry: &T, keys: &[&str]) -> Vec<String> {
+    let table = Table::try_from(entry).expect("every field of an entry has a TOML form");
+    let known = keys.iter().filter_map(|key| Some((key, table.get(*key)?)));
+    known.map(|(key, value)| format!("{key} = {value}")).collect()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! options = { min_count = 2, eviction = "lru" }
 //! ```
 
+use super::render::lines_of;
 use super::{Config, DType, DeviceChoice, PoolAtChoice, keys};
 use crate::error::{Error, Result};
 use headlong_embedding::hybrid::split::PlacementChoice;
@@ -86,11 +87,7 @@ pub enum PlacementName {
 impl TableEntry {
     /// The entry as TOML, on lines of its own.
     pub(crate) fn to_toml(&self) -> String {
-        let table = toml::Table::try_from(self).expect("every field of an entry has a TOML form");
-        let known = ENTRY_KEYS.iter().filter_map(|key| Some((key, table.get(*key)?)));
-        known.fold("\n[[table]]\n".to_owned(), |text, (key, value)| {
-            format!("{text}{key} = {value}\n")
-        })
+        format!("\n[[table]]\n{}\n", lines_of(self, ENTRY_KEYS).join("\n"))
     }
 
     fn text_options(&self) -> BTreeMap<String, String> {

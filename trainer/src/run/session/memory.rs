@@ -4,7 +4,8 @@ use crate::config::Config;
 use crate::metrics::{BestEvaluation, EvalMetric, EvalMetrics};
 use serde::{Deserialize, Serialize};
 
-/// What a session remembers beyond weights and position.
+/// What a session remembers beyond weights and position. What earlier programs have written besides
+/// is passed over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct Memory {
     /// The best evaluation so far.

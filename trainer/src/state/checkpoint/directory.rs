@@ -267,10 +267,7 @@ impl CheckpointDirectory {
             let found = is_checkpoint_files(path)
                 .is_ok_and(|is| is)
                 .then(|| Checkpoint::open(path).ok())??;
-            let state = &found.manifest().state;
-            let score = state.metrics.zip(self.options.keep_best);
-            let score = score.and_then(|(metrics, metric)| metrics.score(metric));
-            Some(Candidate { step: *step, score })
+            Some(Candidate { step: *step, ..candidate_of(&found, self.options.keep_best) })
         };
         let candidates: Vec<Candidate> = steps.iter().filter_map(candidate).collect();
         for step in
@@ -369,13 +366,16 @@ pub fn best(directory: &Path, metric: EvalMetric) -> Result<Option<Checkpoint>> 
     for (_, path) in steps(directory)? {
         checkpoints.push(Checkpoint::open(&path)?);
     }
-    let candidates = checkpoints.iter().map(|checkpoint| {
-        let state = &checkpoint.manifest().state;
-        let score = state.metrics.and_then(|metrics| metrics.score(metric));
-        Candidate { step: state.step, score }
-    });
+    let candidates = checkpoints.iter().map(|checkpoint| candidate_of(checkpoint, Some(metric)));
     let best = retention::best(&candidates.collect::<Vec<_>>());
     Ok(checkpoints.into_iter().find(|found| Some(found.manifest().state.step) == best))
+}
+
+/// What a checkpoint counts for where the best one by `metric` is looked for.
+fn candidate_of(checkpoint: &Checkpoint, metric: Option<EvalMetric>) -> Candidate {
+    let state = &checkpoint.manifest().state;
+    let score = state.metrics.zip(metric).and_then(|(metrics, metric)| metrics.score(metric));
+    Candidate { step: state.step, score }
 }
 
 pub fn steps(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
