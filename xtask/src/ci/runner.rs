@@ -36,8 +36,32 @@ pub fn tests(workshop: &Workshop) -> Result<Outcome> {
     Ok(match (finished.success, forbidden.is_empty()) {
         (true, true) => Outcome::Passed(summary),
         (true, false) => Outcome::Failed(forbidden.join("; ")),
-        (false, _) => Outcome::Failed(summary),
+        (false, _) => Outcome::Failed(format!("{summary}{}", failures_of(&finished.lines))),
     })
+}
+
+/// A line for each test that failed, with where it panicked and the first two lines of why, from
+/// nextest's output: what a reader needs who has the end of CI's output only.
+fn failures_of(lines: &[String]) -> String {
+    let mut shown = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let text = line.trim_start();
+        let status = STATUS.iter().find(|word| text.starts_with(**word));
+        let failed = status.is_some_and(|word| !["PASS [", "SLOW [", "Summary ["].contains(word));
+        if text.starts_with("Summary [") {
+            break;
+        }
+        if failed {
+            let its_own = lines[at + 1..]
+                .iter()
+                .take_while(|line| !STATUS.iter().any(|word| line.trim_start().starts_with(word)));
+            shown += &format!("\n  {text}");
+            for line in its_own.skip_while(|line| !line.contains("panicked at")).take(3) {
+                shown += &format!("\n    {}", line.trim());
+            }
+        }
+    }
+    shown
 }
 
 /// Successful tests' output goes to the log only, so it is asked for and then hidden. Twice as many
@@ -87,6 +111,19 @@ fn run_cargo_test(workshop: &Workshop) -> Result<Finished> {
     process::read(with_a_device(cargo(&arguments, &workshop.root), workshop)?, |_| true)
 }
 
+/// How nextest begins the line of a test, or of all of them.
+const STATUS: [&str; 9] = [
+    "PASS [",
+    "FAIL [",
+    "SLOW [",
+    "LEAK [",
+    "ABORT [",
+    "SIGSEGV [",
+    "SIGKILL [",
+    "TIMEOUT [",
+    "Summary [",
+];
+
 /// Hides the captured output of tests that passed, which nextest prints indented below their line.
 #[derive(Default)]
 struct SuccessFilter {
@@ -96,18 +133,7 @@ struct SuccessFilter {
 impl SuccessFilter {
     fn shows(&mut self, line: &str) -> bool {
         let text = line.trim_start();
-        let status = [
-            "PASS [",
-            "FAIL [",
-            "SLOW [",
-            "LEAK [",
-            "ABORT [",
-            "SIGSEGV [",
-            "SIGKILL [",
-            "TIMEOUT [",
-            "Summary [",
-        ];
-        if let Some(word) = status.iter().find(|word| text.starts_with(**word)) {
+        if let Some(word) = STATUS.iter().find(|word| text.starts_with(**word)) {
             self.below_passed = *word == "PASS [";
             return true;
         }
@@ -160,7 +186,9 @@ mod tests {
         FAIL [   0.004s] (2/2) xtask tidy::tests::b
   stderr ───
 
+    thread 'tidy::tests::b' panicked at xtask/src/tidy.rs:7:9:
     assertion failed
+    note: a backtrace
 
 ────────────
      Summary [   0.010s] 2 tests run: 1 passed, 1 failed, 0 skipped
@@ -180,6 +208,10 @@ mod tests {
     fn skips_and_the_summary_are_read_from_the_output() {
         assert_eq!(skips_of(&lines(NEXTEST)), ["/data/criteo is absent", "python has no torch"]);
         assert_eq!(summary_of(&lines(NEXTEST)), "2 tests run: 1 passed, 1 failed, 0 skipped");
+        let failures = failures_of(&lines(NEXTEST));
+        assert!(failures.starts_with("\n  FAIL [   0.004s] (2/2) xtask tidy::tests::b\n    thread"));
+        assert!(failures.contains("tidy.rs:7:9:\n    assertion failed"), "{failures}");
+        assert_eq!(failures.matches("FAIL").count(), 1, "the summary's list is not repeated");
         let plain = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
                      test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured";
         assert_eq!(summary_of(&lines(plain)), "7 passed, 2 failed, 1 ignored");
