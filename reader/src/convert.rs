@@ -64,7 +64,7 @@ impl Described {
         match (&self.columns, paths.first()) {
             (Some(columns), _) => Ok(columns.clone()),
             (None, Some(first)) => {
-                let (names, _) = delimited::header(first)?;
+                let (names, _) = delimited::header(first, None)?;
                 let mut columns =
                     NamedColumns::by_convention(&names, self.dense_reading, &self.hotness);
                 columns.place_others(self.others, &names, |_| Hotness::Fixed(1));
@@ -84,7 +84,7 @@ impl Described {
 pub fn open(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
     let source = by_column(open_any(format, files, described)?, format, files, described)?;
     match source.num_samples() {
-        Some(0) => Err(no_samples(&names_of(files))),
+        Some(0) => Err(no_samples(&names_of(files), &source.skip_report())),
         _ => Ok(source),
     }
 }
@@ -116,7 +116,11 @@ pub(crate) fn too_late(done: DenseTransform, names: &str) -> ReaderError {
 fn open_any(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
     match format {
         Format::Csv => {
-            return Ok(Box::new(DelimitedSource::open(files, &described.delimited(files)?)?));
+            return Ok(Box::new(DelimitedSource::open(
+                files,
+                &described.delimited(files)?,
+                described.text.on_bad_row,
+            )?));
         }
         Format::Criteo => {
             return Ok(Box::new(TextSource::open(
@@ -229,7 +233,7 @@ impl<'a> Conversion<'a> {
             progress(num_samples);
         }
         if num_samples == 0 {
-            return Err(no_samples(&self.source.about().names));
+            return Err(no_samples(&self.source.about().names, &self.source.skip_report()));
         }
         let files = self.sink.finish()?;
         let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |data| data.len()));
@@ -402,7 +406,7 @@ pub fn detect(file: &DataFile) -> Result<Format> {
     let stem = name.trim_end_matches(".gz").trim_end_matches(".zst");
     if stem.ends_with(".csv") || stem.ends_with(".tsv") {
         // Criteo's text has labels where others have names.
-        let (names, _) = delimited::header(file)?;
+        let (names, _) = delimited::header(file, None)?;
         return Ok(match names.first().map(String::as_str) {
             Some("0" | "1") => Format::Criteo,
             _ => Format::Csv,

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::criteo::parse::Fault;
-
 /// The result of everything that reads.
 pub type Result<T, E = ReaderError> = std::result::Result<T, E>;
 
@@ -61,7 +59,7 @@ pub enum ReaderError {
     Corrupt { file: PathBuf, format: &'static str, line: u64, bytes: u64, source: std::io::Error },
     /// A line is not a row.
     #[error("{}, line {line}: {fault}", file.display())]
-    BadLine { file: PathBuf, line: u64, fault: Fault },
+    BadLine { file: PathBuf, line: u64, fault: String },
     /// Every line of the data was bad and skipped.
     #[error("no good row in {files}: {skipped} bad lines were skipped, the first: {first}")]
     NoSamples { files: String, skipped: u64, first: String },

@@ -133,7 +133,7 @@ pub fn excerpt(format: Format, files: &[DataFile], limits: Limits) -> Result<Exc
     for file in files {
         match format {
             Format::Csv => {
-                let (names, separator) = delimited::header(file)?;
+                let (names, separator) = delimited::header(file, None)?;
                 check_names(&names, file)?;
                 delimited::read_some(file, &names, (separator, true), limits, &mut excerpt)?;
             }

@@ -19,6 +19,7 @@ use crate::order::{Order, Slice, batches, permutation, windows};
 use crate::prefetch::{Deliveries, OwnedThreads, Returns, Spares, deliveries, recycle};
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
 use crate::schema::Schema;
+use crate::skipped::SkipReport;
 use crate::transform::{DenseFunction, DenseTransform};
 use crate::{Progress, Reader, ReaderState};
 
@@ -50,6 +51,7 @@ pub struct FormatOptions {
 pub struct FormatReader {
     state: ReaderState,
     /// Samples of an epoch, where they have been counted.
+    source: Arc<dyn Source>,
     num_samples: Option<u64>,
     stored_bytes: u64,
     bytes_read: Arc<AtomicU64>,
@@ -80,7 +82,7 @@ impl FormatReader {
         let bytes_read = Arc::new(AtomicU64::new(0));
         let assemble = Assemble {
             schema: data.clone(),
-            source,
+            source: Arc::clone(&source),
             function,
             num_samples: num_samples.unwrap_or(0),
             is_counted: num_samples.is_some(),
@@ -95,7 +97,16 @@ impl FormatReader {
         let mut threads = OwnedThreads::default();
         threads.spawn("reader-assemble".to_owned(), move || assemble.run())?;
         let state = ReaderState::new(schema, *start);
-        Ok(Self { state, num_samples, stored_bytes, bytes_read, batches, used, _threads: threads })
+        Ok(Self {
+            state,
+            source,
+            num_samples,
+            stored_bytes,
+            bytes_read,
+            batches,
+            used,
+            _threads: threads,
+        })
     }
 }
 
@@ -178,6 +189,10 @@ impl Reader for FormatReader {
 
     fn state(&self) -> &ReaderState {
         &self.state
+    }
+
+    fn skip_report(&self) -> SkipReport {
+        self.source.skip_report()
     }
 
     fn progress(&self) -> Progress {
@@ -270,7 +285,10 @@ impl Assemble {
         }
         self.num_samples = self.at.sample + taken;
         if self.num_samples == 0 {
-            return Err(Stop::Failed(no_samples(&self.source.about().names)));
+            return Err(Stop::Failed(no_samples(
+                &self.source.about().names,
+                &self.source.skip_report(),
+            )));
         }
         self.deliver(taken)
     }

@@ -34,6 +34,7 @@ use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result, invalid, named};
 use crate::io::DataFile;
 use crate::samples::{DataSchema, Samples};
+use crate::skipped::SkipReport;
 
 /// Ranges of samples, in the order they are wanted.
 pub type Ranges = Box<dyn Iterator<Item = Range<u64>> + Send>;
@@ -49,6 +50,11 @@ pub trait Source: Send + Sync {
     /// [`ReaderError::Invalid`] where the format can only be read from front to back and something
     /// else is asked for.
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>>;
+
+    /// The bad lines that were skipped so far.
+    fn skip_report(&self) -> SkipReport {
+        SkipReport::default()
+    }
 
     /// Its columns.
     fn schema(&self) -> &DataSchema {
@@ -123,8 +129,15 @@ pub(crate) fn names_of(files: &[DataFile]) -> String {
 }
 
 /// The error of data without a sample.
-pub(crate) fn no_samples(names: &str) -> ReaderError {
-    invalid!("{names}: expected at least one sample, found none")
+pub(crate) fn no_samples(names: &str, skipped: &SkipReport) -> ReaderError {
+    match skipped.first.first() {
+        None => invalid!("{names}: expected at least one sample, found none"),
+        Some(first) => ReaderError::NoSamples {
+            files: names.to_owned(),
+            skipped: skipped.total,
+            first: first.to_string(),
+        },
+    }
 }
 
 /// Refuses ranges other than everything, which is all that can be asked for where samples have not

@@ -68,6 +68,7 @@ pub mod synthetic;
 mod transform;
 pub mod verify;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use batch::{Batch, Jagged, Offsets, Position};
@@ -153,6 +154,12 @@ impl Reader for Box<dyn Reader> {
     fn skip_report(&self) -> SkipReport {
         (**self).skip_report()
     }
+}
+
+/// Locks even after a panic elsewhere: what is shared is replaced in whole steps, or the panic is
+/// passed on by the pool.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How far a reader has come in its epoch.

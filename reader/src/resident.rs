@@ -5,11 +5,12 @@ use std::sync::Arc;
 use crate::batch::{Batch, BatchBuilder, Position};
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event, ParsedBlock};
 use crate::criteo::parse::BadRowPolicy;
-use crate::error::{ReaderError, Result, refuse};
+use crate::error::{Result, refuse};
+use crate::formats::{names_of, no_samples};
 use crate::ids::IdMapper;
 use crate::io::DataFile;
 use crate::schema::Schema;
-use crate::skipped::{BadRow, SkipReport};
+use crate::skipped::SkipReport;
 use crate::transform::{DenseFunction, DenseTransform};
 use crate::{Reader, ReaderState};
 
@@ -59,10 +60,7 @@ impl ResidentData {
             data.keep(block, files, options.on_bad_row);
         }
         if data.num_samples == 0 {
-            let names: Vec<_> = files.iter().map(|file| file.to_string()).collect();
-            let first = data.skip_report.first.first().map(BadRow::to_string).unwrap_or_default();
-            let skipped = data.skip_report.total;
-            return Err(ReaderError::NoSamples { files: names.join(", "), skipped, first });
+            return Err(no_samples(&names_of(files), &data.skip_report));
         }
         Ok(data)
     }

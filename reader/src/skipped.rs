@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
-use crate::criteo::parse::Fault;
+use crate::lock;
 
 pub const BAD_ROWS_KEPT: usize = 10;
 
 /// Bad lines that were skipped: how many, and the first few.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SkipReport {
-    /// All of them; a line counts again in every epoch.
+    /// All of them. Of text that is read in a stream, a line counts again in every epoch.
     pub total: u64,
     /// The first `BAD_ROWS_KEPT`.
     pub first: Vec<BadRow>,
@@ -25,6 +26,22 @@ impl SkipReport {
     }
 }
 
+/// A report that a stream adds to while others read it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedReport(Arc<Mutex<SkipReport>>);
+
+impl SharedReport {
+    /// Lets `change` add to it.
+    pub fn add(&self, change: impl FnOnce(&mut SkipReport)) {
+        change(&mut lock(&self.0));
+    }
+
+    /// As it is now.
+    pub fn now(&self) -> SkipReport {
+        lock(&self.0).clone()
+    }
+}
+
 /// A bad line and its place; shown as `FILE, line N: what is wrong`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRow {
@@ -33,7 +50,7 @@ pub struct BadRow {
     /// The line, from 1.
     pub line: u64,
     /// What is wrong with it.
-    pub fault: Fault,
+    pub fault: String,
 }
 
 impl fmt::Display for BadRow {

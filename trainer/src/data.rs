@@ -314,10 +314,10 @@ pub(crate) fn order(config: &Config) -> Order {
 pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Result<Box<dyn Source>> {
     let data = &config.data;
     let format = format_of(config, files)?;
-    if data.on_bad_row == BadRowPolicy::Skip && format != Format::Criteo {
+    if data.on_bad_row == BadRowPolicy::Skip && !matches!(format, Format::Criteo | Format::Csv) {
         let message = format!(
-            "\"skip\" leaves out bad lines of Criteo's text alone, and the data is {format}: what \
-             is wrong there is an error"
+            "\"skip\" leaves out bad lines of text, and the data is {format}: what is wrong there is \
+             an error"
         );
         return Err(Error::config("data.on_bad_row", message));
     }
@@ -356,6 +356,7 @@ pub fn named_columns(config: &Config) -> NamedColumns {
         dense_reading: DenseReading::Raw(config.data.dense_transform),
         dense_columns: config.dense_columns(),
         sparse: sparse.collect(),
+        separator: columns.separator.map(|separator| separator as u8),
         list_separator: columns.list_separator.unwrap_or('|') as u8,
         ignored: match config.data.ignores_others {
             true => vec!["*".to_owned()],

@@ -1,27 +1,24 @@
 //! Parsed blocks to batches: cuts, transforms, maps ids, and knows where every batch ends.
 
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::Progress;
 use crate::batch::{Batch, BatchBuilder, Position};
 use crate::criteo::blocks::{BlockStream, Event, ParsedBlock};
-use crate::error::{ReaderError, Result};
+use crate::error::Result;
+use crate::formats::{names_of, no_samples};
 use crate::history::MapperHistory;
 use crate::io::DataFile;
+use crate::lock;
 use crate::prefetch::Spares;
-use crate::skipped::{BadRow, SkipReport};
+use crate::skipped::SharedReport;
 use crate::transform::DenseFunction;
 
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     pub batch: Batch,
     pub progress: Progress,
-}
-
-/// Locks even after a panic elsewhere: what is shared here is replaced in whole steps.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Dropped;
@@ -31,7 +28,7 @@ pub(super) struct AssembleThread {
     pub files: Vec<DataFile>,
     pub functions: Vec<DenseFunction>,
     pub history: Arc<Mutex<MapperHistory>>,
-    pub skip_report: Arc<Mutex<SkipReport>>,
+    pub skip_report: SharedReport,
     pub output: SyncSender<Result<Option<Delivery>>>,
     pub spare: Spares<Batch>,
     pub builder: BatchBuilder,
@@ -173,12 +170,7 @@ impl AssembleThread {
 
     fn end_epoch(&mut self) -> Result<(), Dropped> {
         if self.place.after.sample == 0 {
-            let report = lock(&self.skip_report).clone();
-            let names: Vec<_> = self.files.iter().map(|file| file.to_string()).collect();
-            let first = report.first.first().map(BadRow::to_string).unwrap_or_default();
-            let error =
-                ReaderError::NoSamples { files: names.join(", "), skipped: report.total, first };
-            self.send(Err(error))?;
+            self.send(Err(no_samples(&names_of(&self.files), &self.skip_report.now())))?;
             return Err(Dropped);
         }
         let position = self.place.end_epoch();
@@ -195,7 +187,8 @@ impl AssembleThread {
         if block.raw.bad_lines.is_empty() {
             return;
         }
-        block.report_bad_rows(&self.files[block.file], &mut lock(&self.skip_report));
+        let file = &self.files[block.file];
+        self.skip_report.add(|report| block.report_bad_rows(file, report));
     }
 
     fn send(&self, message: Result<Option<Delivery>>) -> Result<(), Dropped> {

@@ -71,9 +71,9 @@ pub struct ParsedBlock {
 impl ParsedBlock {
     /// Its bad lines, as far as it is known what is wrong with them; it is a block of `file`.
     pub fn bad_rows(&self, file: &DataFile) -> impl Iterator<Item = BadRow> {
-        self.raw.bad_lines.iter().zip(&self.raw.faults).map(move |(bad, &fault)| {
+        self.raw.bad_lines.iter().zip(&self.raw.faults).map(move |(bad, fault)| {
             let line = self.first_line + u64::from(bad.line) + 1;
-            BadRow { file: file.name(), line, fault }
+            BadRow { file: file.name(), line, fault: fault.to_string() }
         })
     }
 

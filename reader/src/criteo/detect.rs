@@ -26,7 +26,7 @@ pub fn has_label(file: &DataFile, schema: &Schema) -> Result<bool> {
         _ => {
             let kind = FaultKind::ColumnCount { schema: labelled, found: found as u32 };
             let fault = Fault { kind, found: Excerpt::of(line) };
-            Err(ReaderError::BadLine { file: file.name(), line: 1, fault })
+            Err(ReaderError::BadLine { file: file.name(), line: 1, fault: fault.to_string() })
         }
     }
 }

@@ -8,15 +8,16 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::assemble::{AssembleThread, Delivery, Place, lock};
+use super::assemble::{AssembleThread, Delivery, Place};
 use crate::batch::{Batch, BatchBuilder, Position};
 use crate::criteo::blocks::{BlockOptions, BlockStream, SkipClock};
 use crate::error::{Result, invalid, refuse};
 use crate::history::MapperHistory;
 use crate::ids::IdMapper;
 use crate::io::DataFile;
+use crate::lock;
 use crate::prefetch::{Deliveries, OwnedThreads, Returns, deliveries, recycle};
-use crate::skipped::SkipReport;
+use crate::skipped::{SharedReport, SkipReport};
 use crate::transform::DenseTransform;
 use crate::{Reader, ReaderState};
 
@@ -52,7 +53,7 @@ pub struct CriteoTextReader {
     state: ReaderState,
     skip_clock: SkipClock,
     history: Arc<Mutex<MapperHistory>>,
-    skip_report: Arc<Mutex<SkipReport>>,
+    skip_report: SharedReport,
     batches: Deliveries<Delivery>,
     used: Returns<Batch>,
     _threads: OwnedThreads,
@@ -78,7 +79,7 @@ impl CriteoTextReader {
         let functions = options.dense_transform.functions(files, &options.blocks)?;
         let skip_clock = stream.skip_clock();
         let history = Arc::new(Mutex::new(MapperHistory::new(ids, *start)));
-        let skip_report = Arc::new(Mutex::new(SkipReport::default()));
+        let skip_report = SharedReport::default();
         let (output, batches) = deliveries(options.prefetch);
         let (used, spare) = recycle(options.prefetch + 2);
         let place = Place::new(start, files)?;
@@ -87,7 +88,7 @@ impl CriteoTextReader {
             files: files.to_vec(),
             functions,
             history: Arc::clone(&history),
-            skip_report: Arc::clone(&skip_report),
+            skip_report: skip_report.clone(),
             output,
             spare,
             builder: BatchBuilder::new(schema, options.batch_size),
@@ -157,7 +158,7 @@ impl Reader for CriteoTextReader {
     /// Bad lines skipped so far. The reader is ahead of its consumer, and so is this; the count
     /// that belongs to a batch is in its position.
     fn skip_report(&self) -> SkipReport {
-        lock(&self.skip_report).clone()
+        self.skip_report.now()
     }
 
     fn state(&self) -> &ReaderState {

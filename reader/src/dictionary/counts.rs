@@ -1,6 +1,6 @@
 //! Counting: how often each id of each column was seen, in memory.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use headlong_device::pool::Pool;
 use headlong_device::simd::prefetch;
@@ -11,6 +11,7 @@ use super::slots::{first_slot, slot_of};
 use crate::admission::ColumnIds;
 use crate::criteo::RawBlock;
 use crate::hashing::MISSING_ID;
+use crate::lock;
 
 /// Slots of an empty table; a power of two.
 const LEAST_SLOTS: usize = 1 << 10;
@@ -85,12 +86,6 @@ impl CountTables {
             .map(|entries| entries.into_inner().unwrap_or_else(PoisonError::into_inner))
             .collect()
     }
-}
-
-/// A panic while counting is passed on by the pool, so a poisoned lock is never seen by a caller
-/// that continues.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The counts of one column: open addressing with linear probing, at most three quarters full.

@@ -174,10 +174,11 @@ fn ids_of_any_width_counted_from_samples_have_rows_by_falling_count() {
         dense_reading: DenseReading::Integers,
         sparse: vec![column("word"), column("gaps")],
         dense_columns: None,
+        separator: None,
         list_separator: b'|',
         ignored: Vec::new(),
     };
-    let source = DelimitedSource::open(&[path], &columns).unwrap();
+    let source = DelimitedSource::open(&[path], &columns, crate::BadRowPolicy::Error).unwrap();
     let rule = DictionaryRule { min_count: 2, max_rows: None };
     let dictionary = Dictionary::count(&source, rule, Vec::new()).unwrap();
     let file = folder.path().join(DICTIONARY_FILE);

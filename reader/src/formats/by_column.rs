@@ -7,6 +7,7 @@ use crate::columns::DenseColumns;
 use crate::disk::DiskOptions;
 use crate::error::{Result, invalid};
 use crate::samples::{DataSchema, DenseKind, DenseValues, Samples};
+use crate::skipped::SkipReport;
 
 /// Another source, whose integers have become numbers, and which has tables of bins.
 pub struct IntegersSource {
@@ -34,6 +35,10 @@ impl IntegersSource {
 impl Source for IntegersSource {
     fn about(&self) -> &About {
         &self.about
+    }
+
+    fn skip_report(&self) -> SkipReport {
+        self.source.skip_report()
     }
 
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {

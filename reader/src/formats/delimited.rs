@@ -16,9 +16,10 @@ use headlong_device::files::OutputFile;
 
 pub(crate) use self::excerpt::read_some;
 use self::records::{MOST_FIELD_BYTES, Place, Records};
-use super::named::{NamedColumns, Role, push_fields};
+use super::named::{Fault, NamedColumns, Role, push_fields};
 use super::{About, Parts, Ranges, SampleStream, Sink, Source, cut, front_to_back};
 use super::{names_of, starts_of};
+use crate::criteo::BadRowPolicy;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result, refuse};
@@ -26,6 +27,7 @@ use crate::hashing::MISSING_ID;
 use crate::io::{Compression, DataFile, TextFile};
 use crate::output;
 use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
+use crate::skipped::{BadRow, SharedReport, SkipReport};
 
 const RECORDS_PER_PLACE: u64 = 64;
 /// Most samples that come at a time.
@@ -39,6 +41,8 @@ pub struct DelimitedSource {
     /// Samples before each file, and all of them at the end; none where only reading tells, because
     /// one is a pipe.
     starts: Option<Arc<[u64]>>,
+    policy: BadRowPolicy,
+    skipped: SharedReport,
 }
 
 struct OneFile {
@@ -53,14 +57,17 @@ struct OneFile {
 
 #[derive(Default)]
 struct Found {
-    /// Where every 64th record begins; of compressed files only the first.
+    /// Where every 64th record begins; of compressed files only the first. Bad ones that are
+    /// skipped do not count.
     places: Vec<Place>,
     num_records: u64,
+    /// Where bad ones are skipped: what they were bad as, and which they are.
+    skipped: Option<(NamedColumns, SkipReport)>,
 }
 
-/// The names of a file's columns, and what is between its fields: a tab if one is in the header,
-/// else a comma, else a semicolon.
-pub fn header(path: &DataFile) -> Result<(Vec<String>, u8)> {
+/// The names of a file's columns, and what is between its fields: what is `said`, else a tab if one
+/// is in the header, else a comma, a semicolon, or `|`.
+pub fn header(path: &DataFile, said: Option<u8>) -> Result<(Vec<String>, u8)> {
     let mut file = TextFile::look(path)?;
     let mut text = Vec::new();
     let mut piece = [0; 4096];
@@ -71,8 +78,8 @@ pub fn header(path: &DataFile) -> Result<(Vec<String>, u8)> {
         }
     }
     let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let separator =
-        [b'\t', b',', b';'].into_iter().find(|separator| line.contains(separator)).unwrap_or(b',');
+    let told = || b"\t,;|".iter().copied().find(|separator| line.contains(separator));
+    let separator = said.or_else(told).unwrap_or(b',');
     let mut records = Records::new(TextFile::look(path)?, separator, Place::START)?;
     records.next()?;
     let names =
@@ -81,14 +88,15 @@ pub fn header(path: &DataFile) -> Result<(Vec<String>, u8)> {
 }
 
 impl DelimitedSource {
-    /// Opens `paths`, reads their headers and finds their records.
+    /// Opens `paths`, reads their headers and finds their records; bad ones among them are no
+    /// records where `policy` skips them.
     ///
     /// # Errors
     /// Those of opening; [`ReaderError::Format`] for a file whose header does not fit `columns`, or
     /// whose records are not as long as the header.
-    pub fn open(paths: &[DataFile], columns: &NamedColumns) -> Result<Self> {
+    pub fn open(paths: &[DataFile], columns: &NamedColumns, policy: BadRowPolicy) -> Result<Self> {
         let counted = !paths.iter().any(DataFile::is_stream);
-        let open = |path| OneFile::open(path, columns, counted);
+        let open = |path| OneFile::open(path, columns, counted, policy);
         let files = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
         let Some(first) = files.first() else {
             refuse!("no data file was named");
@@ -106,15 +114,24 @@ impl DelimitedSource {
             is_random: counted && files.iter().all(|file| file.is_plain),
             names: names_of(paths),
         };
+        let skipped = SharedReport::default();
+        for (_, of_file) in files.iter().filter_map(|file| file.found.skipped.as_ref()) {
+            skipped.add(|report| report.add(of_file.total, of_file.first.iter().cloned()));
+        }
         let (columns, starts) = (Arc::new(columns.clone()), counted.then_some(starts));
-        Ok(Self { about, columns, files: files.into(), starts })
+        Ok(Self { about, columns, files: files.into(), starts, policy, skipped })
     }
 }
 
 impl OneFile {
     /// Opens it and, where they are to be `counted`, finds its records.
-    fn open(path: &DataFile, columns: &NamedColumns, counted: bool) -> Result<Self> {
-        let (header, separator) = header(path)?;
+    fn open(
+        path: &DataFile,
+        columns: &NamedColumns,
+        counted: bool,
+        policy: BadRowPolicy,
+    ) -> Result<Self> {
+        let (header, separator) = header(path, columns.separator)?;
         let roles = columns.roles(&header, &path.name())?;
         let file = TextFile::look(path)?;
         let (stored_bytes, is_plain) =
@@ -129,17 +146,35 @@ impl OneFile {
             found: Arc::default(),
         };
         if counted {
-            one.found =
-                path.find_once(|| one.find_records(Records::new(file, separator, Place::START)?))?;
+            let judge = (policy == BadRowPolicy::Skip).then_some(columns);
+            let find = |file| {
+                let records = Records::new(file, separator, Place::START)?;
+                one.find_records(records, judge)
+            };
+            let known = path.find_once(|| find(file))?;
+            let is_judged_so = known.skipped.as_ref().map(|(columns, _)| columns) == judge;
+            one.found = if is_judged_so { known } else { Arc::new(find(TextFile::look(path)?)?) };
         }
         Ok(one)
     }
 
-    fn find_records(&self, mut records: Records) -> Result<Found> {
-        let mut found = Found::default();
+    /// Finds the records; with a `judge`, those whose fields are what it says.
+    fn find_records(&self, mut records: Records, judge: Option<&NamedColumns>) -> Result<Found> {
+        let mut found = Found {
+            skipped: judge.map(|columns| (columns.clone(), SkipReport::default())),
+            ..Found::default()
+        };
         records.next()?;
         while records.next()? {
-            self.check_length(&records)?;
+            match &mut found.skipped {
+                None => self.check_length(&records)?,
+                Some((columns, report)) => {
+                    if let Some(bad) = self.fault_of(&records, columns) {
+                        report.add(1, std::iter::once(bad));
+                        continue;
+                    }
+                }
+            }
             let is_first = found.num_records == 0;
             if is_first || self.is_plain && found.num_records.is_multiple_of(RECORDS_PER_PLACE) {
                 found.places.push(records.place());
@@ -150,12 +185,39 @@ impl OneFile {
     }
 
     fn check_length(&self, records: &Records) -> Result<()> {
-        let (expected, found) = (self.header.len(), records.len());
-        if expected == found {
-            return Ok(());
+        match self.wrong_length(records) {
+            Some(message) => Err(records.bad(records.place().line, message)),
+            None => Ok(()),
         }
-        let message = format!("expected {expected} fields as in the header, found {found}");
-        Err(records.bad(records.place().line, message))
+    }
+
+    fn wrong_length(&self, records: &Records) -> Option<String> {
+        let (expected, found) = (self.header.len(), records.len());
+        let message = || format!("expected {expected} fields as in the header, found {found}");
+        (expected != found).then(message)
+    }
+
+    /// What is wrong with the record at hand.
+    fn fault_of(&self, records: &Records, columns: &NamedColumns) -> Option<BadRow> {
+        let fault = self.wrong_length(records).or_else(|| {
+            let mut samples = Samples::default();
+            samples.clear(&columns.schema(self.is_labelled()));
+            let pushed = push_fields(records.fields(), &self.roles, columns, &mut samples);
+            pushed.err().map(|fault| self.in_words(fault))
+        })?;
+        Some(BadRow { file: self.path.name(), line: records.place().line, fault })
+    }
+
+    fn in_words(&self, (column, (expected, found)): (usize, Fault)) -> String {
+        format!(
+            "column `{}` ({}): expected {expected}, found \"{found}\"",
+            self.header[column],
+            match self.roles[column] {
+                Role::Label => "label",
+                Role::Dense(_) => "dense",
+                _ => "categorical",
+            }
+        )
     }
 
     /// Goes to the first record, or to the one at `place`.
@@ -181,6 +243,10 @@ impl Source for DelimitedSource {
         &self.about
     }
 
+    fn skip_report(&self) -> SkipReport {
+        self.skipped.now()
+    }
+
     fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
         let pieces: Parts = match &self.starts {
             Some(starts) => Box::new(cut(ranges, Arc::clone(starts))),
@@ -195,6 +261,8 @@ impl Source for DelimitedSource {
             files: Arc::clone(&self.files),
             pieces,
             is_counted: self.starts.is_some(),
+            policy: self.policy,
+            skipped: self.skipped.clone(),
             now: None,
             open: None,
         }))
@@ -207,6 +275,8 @@ struct DelimitedStream {
     files: Arc<[OneFile]>,
     pieces: Parts,
     is_counted: bool,
+    policy: BadRowPolicy,
+    skipped: SharedReport,
     now: Option<(usize, Range<u64>)>,
     open: Option<OpenFile>,
 }
@@ -245,18 +315,26 @@ impl DelimitedStream {
     /// Goes to the next record; false at the end of a file whose records were not counted.
     fn read_record(&self, open: &mut OpenFile) -> Result<bool> {
         let file = &self.files[open.index];
-        if !open.records.next()? {
-            if !self.is_counted {
-                return Ok(false);
+        while open.records.next()? {
+            if self.policy == BadRowPolicy::Error {
+                file.check_length(&open.records)?;
+            } else if let Some(bad) = file.fault_of(&open.records, &self.columns) {
+                if !self.is_counted {
+                    self.skipped.add(|report| report.add(1, std::iter::once(bad)));
+                }
+                continue;
             }
-            let message = format!(
-                "it has changed while it was read: expected {} records, found {}",
-                file.found.num_records, open.next
-            );
-            return Err(ReaderError::format(file.path.name(), message));
+            open.next += 1;
+            return Ok(true);
         }
-        open.next += 1;
-        file.check_length(&open.records).map(|()| true)
+        if !self.is_counted {
+            return Ok(false);
+        }
+        let message = format!(
+            "it has changed while it was read: expected {} records, found {}",
+            file.found.num_records, open.next
+        );
+        Err(ReaderError::format(file.path.name(), message))
     }
 
     fn check_sizes(&self) -> Result<()> {
@@ -308,21 +386,10 @@ impl DelimitedStream {
             }
             let records = &open.records;
             let pushed = push_fields(records.fields(), &file.roles, &self.columns, samples);
-            pushed.map_err(|(column, (expected, found))| {
-                let message = format!(
-                    "column `{}` ({}): expected {expected}, found \"{found}\"",
-                    file.header[column],
-                    match file.roles[column] {
-                        Role::Label => "label",
-                        Role::Dense(_) => "dense",
-                        _ => "categorical",
-                    }
-                );
+            pushed.map_err(|fault| {
                 let line = records.place().line;
-                ReaderError::Format {
-                    file: file.path.name(),
-                    message: format!("line {line}, {message}"),
-                }
+                let message = format!("line {line}, {}", file.in_words(fault));
+                ReaderError::Format { file: file.path.name(), message }
             })?;
         }
         Ok(true)

@@ -7,6 +7,7 @@ use super::{About, Parts, Ranges, SampleStream, Source, cut, starts_of};
 use crate::disk::DiskOptions;
 use crate::error::Result;
 use crate::samples::{DataSchema, Samples};
+use crate::skipped::SkipReport;
 
 /// Samples of a block, at least: what comes in smaller portions is joined.
 const LEAST_SAMPLES: usize = 4096;
@@ -16,6 +17,7 @@ pub struct MemorySource {
     about: About,
     blocks: Arc<[Samples]>,
     starts: Arc<[u64]>,
+    skipped: SkipReport,
 }
 
 impl MemorySource {
@@ -43,13 +45,18 @@ impl MemorySource {
         }
         let starts = starts_of(blocks.iter().map(|block| block.num_samples as u64));
         let about = About::random(schema, &starts, stored_bytes);
-        Ok(Some(Self { about, blocks: blocks.into(), starts }))
+        let skipped = source.skip_report();
+        Ok(Some(Self { about, blocks: blocks.into(), starts, skipped }))
     }
 }
 
 impl Source for MemorySource {
     fn about(&self) -> &About {
         &self.about
+    }
+
+    fn skip_report(&self) -> SkipReport {
+        self.skipped.clone()
     }
 
     fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {

@@ -37,6 +37,8 @@ pub struct NamedColumns {
     /// Categorical columns, in the order of their tables; those with other than one value are
     /// lists.
     pub sparse: Vec<SparseColumn>,
+    /// What is between the fields of text; unset: what its header has.
+    pub separator: Option<u8>,
     /// What is between the values of a list in text.
     pub list_separator: u8,
     /// Columns that are not used; `*`: all that have no other place.
@@ -96,6 +98,7 @@ impl NamedColumns {
                     hotness: hotness.get(column).copied().unwrap_or(Hotness::Fixed(1)),
                 })
                 .collect(),
+            separator: None,
             list_separator: b'|',
             ignored: Vec::new(),
         }

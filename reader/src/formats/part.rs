@@ -7,6 +7,7 @@ use super::{About, Ranges, SampleStream, Source, cut, starts_of};
 use crate::disk::DiskOptions;
 use crate::error::{Result, invalid, named};
 use crate::hashing::fmix64;
+use crate::skipped::SkipReport;
 
 /// Which samples are held out of training, to validate on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -115,6 +116,10 @@ impl PartSource {
 impl Source for PartSource {
     fn about(&self) -> &About {
         &self.about
+    }
+
+    fn skip_report(&self) -> SkipReport {
+        self.whole.skip_report()
     }
 
     fn read(&self, ranges: Ranges, options: &DiskOptions) -> Result<Box<dyn SampleStream>> {

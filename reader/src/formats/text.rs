@@ -15,12 +15,14 @@ use crate::io::DataFile;
 use crate::output;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
 use crate::schema::{Column, Schema};
+use crate::skipped::{SharedReport, SkipReport};
 
 /// Text files, one after another.
 pub struct TextSource {
     files: Vec<DataFile>,
     options: BlockOptions,
     about: About,
+    skipped: SharedReport,
 }
 
 impl TextSource {
@@ -35,7 +37,8 @@ impl TextSource {
             is_random: false,
             names: names_of(files),
         };
-        Ok(Self { files: files.to_vec(), options: options.clone(), about })
+        let (files, options) = (files.to_vec(), options.clone());
+        Ok(Self { files, options, about, skipped: SharedReport::default() })
     }
 }
 
@@ -44,27 +47,42 @@ impl Source for TextSource {
         &self.about
     }
 
+    fn skip_report(&self) -> SkipReport {
+        self.skipped.now()
+    }
+
     fn read(&self, ranges: Ranges, _: &DiskOptions) -> Result<Box<dyn SampleStream>> {
         front_to_back(ranges)?;
         let stream =
             BlockStream::open(self.files.clone(), &self.options, &Position::default(), Some(1))?;
-        Ok(Box::new(TextStream { stream, schema: self.about.schema.clone() }))
+        Ok(Box::new(TextStream {
+            stream,
+            schema: self.about.schema.clone(),
+            files: self.files.clone(),
+            skipped: self.skipped.clone(),
+        }))
     }
 }
 
 struct TextStream {
     stream: BlockStream,
     schema: DataSchema,
+    files: Vec<DataFile>,
+    skipped: SharedReport,
 }
 
 impl SampleStream for TextStream {
     fn next(&mut self, samples: &mut Samples) -> Result<bool> {
         let block = loop {
             match self.stream.next()? {
-                Some(Event::Block(block)) if block.raw.num_samples == 0 => {
-                    self.stream.recycle(block)
+                Some(Event::Block(block)) => {
+                    let file = &self.files[block.file];
+                    self.skipped.add(|report| block.report_bad_rows(file, report));
+                    if block.raw.num_samples > 0 {
+                        break block;
+                    }
+                    self.stream.recycle(block);
                 }
-                Some(Event::Block(block)) => break block,
                 Some(Event::EndOfEpoch) => {}
                 None => return Ok(false),
             }

@@ -1,12 +1,13 @@
 //! Statistics of all columns, gathered block by block, each column on its own thread.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use headlong_device::pool::Pool;
 
 use super::distinct::DistinctCounter;
 use crate::criteo::RawBlock;
 use crate::criteo::parse::MISSING_DENSE;
+use crate::lock;
 use crate::schema::Schema;
 
 #[derive(Debug)]
@@ -79,11 +80,6 @@ impl ColumnStatistics {
     pub fn sparse(&self) -> impl Iterator<Item = MutexGuard<'_, SparseStatistics>> {
         self.sparse.iter().map(lock)
     }
-}
-
-/// A panic is passed on by the pool, so a poisoned lock is never seen by a caller that continues.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DenseStatistics {

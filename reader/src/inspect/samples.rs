@@ -4,7 +4,6 @@ use std::sync::Mutex;
 
 use headlong_device::pool::Pool;
 
-use super::columns::lock;
 use super::distinct::DistinctCounter;
 use super::report::{DenseSummary, FileSummary, InspectReport, Numbers, SparseSummary};
 use crate::criteo::parse::MISSING_DENSE;
@@ -13,6 +12,7 @@ use crate::error::Result;
 use crate::formats::{Format, Source};
 use crate::hashing::MISSING_ID;
 use crate::io::DataFile;
+use crate::lock;
 use crate::samples::{DenseValues, IdBags, Samples};
 
 /// Reads all of `source`, which are `files` of `format`, once and describes it. Distinct values are

@@ -193,11 +193,12 @@ fn other_formats_are_described_alike() {
         dense_reading: DenseReading::Raw(DenseTransform::Identity),
         sparse: vec![column("C1", Hotness::Fixed(1)), column("tags", Hotness::Varying)],
         dense_columns: None,
+        separator: None,
         list_separator: b'|',
         ignored: Vec::new(),
     };
     let files = [file];
-    let source = DelimitedSource::open(&files, &columns).unwrap();
+    let source = DelimitedSource::open(&files, &columns, BadRowPolicy::Error).unwrap();
     let report =
         inspect_samples(&source, &files, Format::Csv, 1000, &Pool::new(2), &mut |_| ()).unwrap();
     assert_eq!((report.rows, report.clicks, report.files[0].rows), (4, Some(2), None));

@@ -92,7 +92,7 @@ pub fn verify_samples(source: &dyn Source, progress: &mut dyn FnMut(u64)) -> Res
         progress(report.samples);
     }
     if report.samples == 0 {
-        return Err(no_samples(&source.about().names));
+        return Err(no_samples(&source.about().names, &source.skip_report()));
     }
     report.anomalies = report.find_anomalies(schema.dense_kind);
     Ok(report)

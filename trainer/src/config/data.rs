@@ -74,7 +74,7 @@ settings! {
         ///
         /// It is kept in the checkpoint.
         pub dense_transform: DenseTransform = DenseTransform::LnPlus1,
-        /// What a malformed line does: "error" or "skip" (counted and reported).
+        /// What a malformed line of text does: "error" or "skip" (counted and reported).
         pub on_bad_row: BadRowPolicy = BadRowPolicy::Error,
         /// Batches that are read ahead.
         pub prefetch_batches: usize = 4,
@@ -197,6 +197,10 @@ settings! {
         /// In the order of their tables: the first one's table is `C1`.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub categorical: Vec<String>,
+        /// Text files with a header: the character between fields; unset: what the header has of
+        /// tab, comma, semicolon and |.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub separator: Option<char>,
         /// Of these, the ones with several values in a field.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub lists: Vec<String>,
@@ -330,11 +334,15 @@ impl ColumnsConfig {
             let message = format!("`{name}` is not one of data.columns.categorical");
             return Err(Error::config("data.columns.lists", message));
         }
-        if self.list_separator.is_some_and(|separator| !separator.is_ascii()) {
-            return Err(Error::config(
-                "data.columns.list_separator",
-                "expected an ASCII character",
-            ));
+        for (key, separator) in
+            [("separator", self.separator), ("list_separator", self.list_separator)]
+        {
+            let wrong = |one: &char| !one.is_ascii() || matches!(one, '"' | '\n' | '\r');
+            if let Some(found) = separator.filter(wrong) {
+                let key = format!("data.columns.{key}");
+                let message = format!("expected an ASCII character, no quote, found {found:?}");
+                return Err(Error::config(key, message));
+            }
         }
         let mut named = Vec::new();
         let roles = [

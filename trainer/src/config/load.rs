@@ -428,6 +428,7 @@ mod tests {
                 dense: vec!["x".into()],
                 categorical: vec!["c".into()],
                 lists: vec!["c".into()],
+                separator: Some('\t'),
                 list_separator: Some(';'),
                 ignored: vec!["*".into()],
             };

@@ -209,7 +209,9 @@ mod tests {
         assert_eq!(skips_of(&lines(NEXTEST)), ["/data/criteo is absent", "python has no torch"]);
         assert_eq!(summary_of(&lines(NEXTEST)), "2 tests run: 1 passed, 1 failed, 0 skipped");
         let failures = failures_of(&lines(NEXTEST));
-        assert!(failures.starts_with("\n  FAIL [   0.004s] (2/2) xtask tidy::tests::b\n    thread"));
+        assert!(
+            failures.starts_with("\n  FAIL [   0.004s] (2/2) xtask tidy::tests::b\n    thread")
+        );
         assert!(failures.contains("tidy.rs:7:9:\n    assertion failed"), "{failures}");
         assert_eq!(failures.matches("FAIL").count(), 1, "the summary's list is not repeated");
         let plain = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\

@@ -2,6 +2,9 @@ use super::*;
 use crate::formats::testing::read_ranges;
 
 use crate::DenseTransform;
+use crate::convert::{self, Described};
+use crate::criteo::BlockOptions;
+use crate::formats::Format;
 use crate::formats::named::{DenseReading, id_of_text};
 use crate::io::testing::write;
 use crate::samples::SparseColumn;
@@ -16,6 +19,7 @@ fn columns(dense: &[&str], sparse: &[(&str, Hotness)], ignored: &[&str]) -> Name
             .map(|&(name, hotness)| SparseColumn { name: name.to_owned(), hotness })
             .collect(),
         dense_columns: None,
+        separator: None,
         list_separator: b'|',
         ignored: ignored.iter().map(|&name| name.to_owned()).collect(),
     }
@@ -33,7 +37,8 @@ fn all(source: &dyn Source, ranges: Vec<Range<u64>>) -> Result<Samples> {
 
 fn read(text: &str, columns: &NamedColumns) -> Result<Samples> {
     let folder = tempfile::tempdir().unwrap();
-    let source = DelimitedSource::open(&[write(folder.path(), "a.csv", text.as_bytes())], columns)?;
+    let path = write(folder.path(), "a.csv", text.as_bytes());
+    let source = DelimitedSource::open(&[path], columns, BadRowPolicy::Error)?;
     all(&source, std::iter::once(0..source.num_samples().unwrap()).collect())
 }
 
@@ -125,7 +130,7 @@ fn samples_come_in_any_order_from_plain_files_and_from_front_to_back_from_compre
     for (paths, is_random) in
         [(vec![plain.clone(), plain.clone()], true), (vec![plain, packed], false)]
     {
-        let source = DelimitedSource::open(&paths, &columns).unwrap();
+        let source = DelimitedSource::open(&paths, &columns, BadRowPolicy::Error).unwrap();
         assert_eq!((source.num_samples(), source.about().is_random), (Some(10_000), is_random));
         assert_eq!(all(&source, ranges.clone()).unwrap().sparse[0].ids, expected);
     }
@@ -139,7 +144,9 @@ fn a_file_that_changes_while_it_is_read_is_noticed() {
     let columns = columns(&[], &[("film", ONE)], &[]);
     for changed in [format!("{text}0,3\n"), text[..text.len() - 40].to_owned()] {
         std::fs::write(&path, &text).unwrap();
-        let source = DelimitedSource::open(std::slice::from_ref(&path), &columns).unwrap();
+        let source =
+            DelimitedSource::open(std::slice::from_ref(&path), &columns, BadRowPolicy::Error)
+                .unwrap();
         std::fs::write(&path, changed).unwrap();
         let message = all(&source, vec![0..300, 0..10]).unwrap_err().to_string();
         assert!(message.contains("a.csv: it has changed while it was read: expected"), "{message}");
@@ -199,10 +206,11 @@ fn a_compressed_file_that_ends_early_says_so() {
     let packed = crate::io::testing::gzip(text.as_bytes());
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "a.csv.gz", &packed[..packed.len() - 9]);
-    let message = DelimitedSource::open(&[path], &columns(&[], &[("film", ONE)], &[]))
-        .err()
-        .unwrap()
-        .to_string();
+    let message =
+        DelimitedSource::open(&[path], &columns(&[], &[("film", ONE)], &[]), BadRowPolicy::Error)
+            .err()
+            .unwrap()
+            .to_string();
     assert!(
         message.contains("a.csv.gz is truncated: the gzip stream ends early, after line"),
         "{message}"
@@ -222,7 +230,7 @@ fn a_pipe_gives_the_samples_of_the_file() {
         let (pipe, writer) = crate::io::testing::pipe(folder.path(), bytes);
         // A file before it and one after it.
         let files = [file.clone(), pipe, file.clone()];
-        let source = DelimitedSource::open(&files, &columns).unwrap();
+        let source = DelimitedSource::open(&files, &columns, BadRowPolicy::Error).unwrap();
         assert_eq!((source.num_samples(), source.about().is_random), (None, false));
         let found = all(&source, std::iter::once(0..u64::MAX).collect()).unwrap();
         let thrice: Vec<u64> = expected.sparse[0].ids.repeat(3);
@@ -230,5 +238,71 @@ fn a_pipe_gives_the_samples_of_the_file() {
         writer.join().unwrap();
         let message = all(&source, std::iter::once(0..10).collect()).unwrap_err().to_string();
         assert!(message.contains("can only be read from front to back"), "{message}");
+    }
+}
+
+/// Rows of too few fields, and with a word for a number, in a file that is read in any order, in one
+/// that is compressed, and through a pipe: the good ones are the same as without them.
+#[test]
+fn bad_rows_are_skipped_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let columns = columns(&["price"], &[("film", ONE)], &[]);
+    let line = |row: u64| format!("{},{row}.5,{}\n", row % 2, row * 7);
+    let header = "clicked,price,film\n";
+    let good: String = (0..300).map(line).collect();
+    let with_bad = |row: u64| match row {
+        0 => "1,2\n".to_owned() + &line(row),
+        63 | 64 => line(row) + "0,many,5\n",
+        299 => line(row) + "2,1,5",
+        row => line(row),
+    };
+    let bad: String = (0..300).map(with_bad).collect();
+    let good = write(folder.path(), "good.csv", (header.to_owned() + &good).as_bytes());
+    let bad_bytes = (header.to_owned() + &bad).into_bytes();
+    let bad = write(folder.path(), "bad.csv", &bad_bytes);
+    let packed = write(folder.path(), "bad.csv.zst", &zstd::encode_all(&*bad_bytes, 1).unwrap());
+    let open = |file: &DataFile, policy| {
+        DelimitedSource::open(std::slice::from_ref(file), &columns, policy)
+    };
+    let expected = open(&good, BadRowPolicy::Error).unwrap();
+    assert_eq!(expected.skip_report(), SkipReport::default());
+    for file in [&bad, &packed] {
+        let error = open(file, BadRowPolicy::Error).err().unwrap().to_string();
+        assert!(error.contains("line 2: expected 3 fields"), "{error}");
+        let source = open(file, BadRowPolicy::Skip).unwrap();
+        assert_eq!(source.num_samples(), Some(300));
+        let report = source.skip_report();
+        let lines: Vec<u64> = report.first.iter().map(|row| row.line).collect();
+        assert_eq!((report.total, lines), (4, vec![2, 67, 69, 305]));
+        let found = report.first[1].to_string();
+        let words = "line 67: column `price` (dense): expected a number, found \"many\"";
+        assert!(found.ends_with(words), "{found}");
+        let ranges = match file.name().extension().unwrap() == "zst" {
+            true => vec![0..300],
+            false => vec![250..300, 0..70, 130..131],
+        };
+        let found = all(&source, ranges.clone()).unwrap();
+        assert!(found == all(&expected, ranges).unwrap());
+    }
+    let none = write(folder.path(), "none.csv", b"clicked,price,film\n1\n");
+    let described = Described {
+        columns: Some(columns.clone()),
+        text: BlockOptions { on_bad_row: BadRowPolicy::Skip, ..BlockOptions::default() },
+        ..Described::default()
+    };
+    let error = convert::open(Format::Csv, &[none], &described).err().unwrap().to_string();
+    assert!(error.contains("1 bad lines were skipped, the first:"), "{error}");
+}
+
+#[test]
+fn what_is_between_fields_is_told_or_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let columns = columns(&[], &[("film", ONE)], &["*"]);
+    for (text, said) in [("clicked|film\n1|7\n", None), ("a;b clicked film\n0 1 7\n", Some(b' '))] {
+        let path = write(folder.path(), "a.csv", text.as_bytes());
+        let columns = NamedColumns { separator: said, ..columns.clone() };
+        let source = DelimitedSource::open(&[path], &columns, BadRowPolicy::Error).unwrap();
+        let found = all(&source, vec![0..1]).unwrap();
+        assert_eq!((found.labels, &*found.sparse[0].ids), (vec![1.0], &[7][..]));
     }
 }

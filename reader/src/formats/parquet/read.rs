@@ -175,6 +175,7 @@ fn own_columns(path: &Path, opened: &Opened) -> Result<Option<NamedColumns>> {
         dense_reading,
         dense_columns: None,
         sparse: schema.sparse,
+        separator: None,
         list_separator: b'|',
         ignored: Vec::new(),
     }))

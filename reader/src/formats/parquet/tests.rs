@@ -116,6 +116,7 @@ fn columns(hotness: &[Hotness], reading: DenseReading) -> NamedColumns {
             .map(|(index, &hotness)| SparseColumn { name: format!("C{}", index + 1), hotness })
             .collect(),
         dense_columns: None,
+        separator: None,
         list_separator: b'|',
         ignored: Vec::new(),
     }
@@ -233,6 +234,7 @@ fn foreign_columns() -> NamedColumns {
             .map(|(name, hotness)| SparseColumn { name: name.to_owned(), hotness })
             .to_vec(),
         dense_columns: None,
+        separator: None,
         list_separator: b'|',
         ignored: Vec::new(),
     }
