@@ -3,10 +3,13 @@
 
 mod device_support;
 
-use device_support::{WAYS, has_devices, on_devices, stream_on, upload};
+use device_support::{WAYS, has_devices, on_devices, on_nodes, stream_on, upload};
 use headlong_comm::testing::run_ranks;
-use headlong_comm::{BetweenDevices, CommError, Rank, Topology};
-use headlong_device::cuda::{CudaDevice, Event};
+use headlong_comm::{BetweenDevices, CommError, Communicator, Rank, Topology};
+use headlong_device::Stream;
+use headlong_device::cuda::{CudaDevice, Event, Library};
+use std::ffi::c_void;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// Real devices would hang where the software device notices a misuse.
@@ -136,4 +139,69 @@ fn a_rank_that_never_enqueues_ends_the_wait_at_the_deadline() {
     assert_eq!(answers[0], answers[1]);
     let text = answers[0].to_string();
     assert!(text.starts_with("rank 0: waiting for the device: it was not done within"), "{text}");
+}
+
+/// An operation that is enqueued after another rank has ended the job is refused, and those before
+/// it, which wait for that rank on the device, wait no longer: memory can be freed.
+#[test]
+fn what_was_enqueued_before_the_end_waits_no_longer() {
+    if !has_software_devices(4) {
+        return;
+    }
+    for way in WAYS {
+        let all = Barrier::new(2);
+        on_devices(way, 2, 0, |communicator, stream| {
+            one_ends_in_between(communicator, stream, &all)
+        });
+        let all = Barrier::new(4);
+        on_nodes(way, &[2, 2], |communicator, stream| {
+            one_ends_in_between(communicator, stream, &all);
+        });
+    }
+}
+
+fn one_ends_in_between(communicator: &Communicator, stream: Stream, all: &Barrier) {
+    let collectives = communicator.attach_device(&stream).expect("attached");
+    let device = stream.cuda_body().device().clone();
+    let [memory, held] = [(); 2].map(|()| upload(&stream, &[0.0; 8]));
+    if communicator.rank() == Rank(1) {
+        // What its device does waits for the host, for as long as the others need it.
+        // SAFETY: the driver's function of this name has this type since CUDA 12; the stream is
+        // alive, and the memory is there until the stream is done.
+        unsafe {
+            type Wait = unsafe extern "C" fn(*mut c_void, u64, u32, u32) -> i32;
+            let wait = Library::Driver.symbol(c"cuStreamWaitValue32_v2").unwrap();
+            let wait = std::mem::transmute::<*mut c_void, Wait>(wait);
+            assert_eq!(wait(stream.cuda_body().raw(), held.ptr().0, 1, 1), 0);
+        }
+    }
+    let done = Event::new(&device).expect("an event");
+    collectives.all_reduce_f32(&stream, memory.ptr(), 8).expect("enqueued");
+    stream.cuda_body().record(&done);
+    communicator.barrier().expect("all have enqueued");
+    let reason = "its disk is full".to_owned();
+    if communicator.rank() == Rank(1) {
+        std::thread::sleep(Duration::from_millis(50));
+        communicator.abort(CommError::Aborted { culprit: Rank(1), reason });
+    } else {
+        while communicator.check().is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let error = collectives.all_reduce_f32(&stream, memory.ptr(), 8).unwrap_err();
+        assert_eq!(error, CommError::Aborted { culprit: Rank(1), reason });
+    }
+    let started = Instant::now();
+    let is_waiting = || done.query().is_ok_and(|is_done| !is_done);
+    while communicator.rank() != Rank(1) && is_waiting() {
+        assert!(started.elapsed() < Duration::from_secs(10), "{} still waits", communicator.rank());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    all.wait();
+    // Its device reads what is theirs.
+    held.write_unordered(0, &1_u32.to_le_bytes()).expect("written");
+    collectives.abort(CommError::Aborted { culprit: Rank(1), reason: "it ends".to_owned() });
+    while is_waiting() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    all.wait();
 }

@@ -214,16 +214,25 @@ impl HierarchicalCollectives {
         stream: &Stream,
         body: impl FnOnce(&CudaStream) -> Result<(), Stop>,
     ) -> Result<()> {
-        self.transport.check()?;
+        self.check_transport()?;
         let cuda = own_stream(stream, &self.device, operation);
         let enqueued = bind(cuda).map_err(Stop::Reason).and_then(|()| body(cuda));
         let enqueued =
             enqueued.and_then(|()| cuda.check().map_err(|error| Stop::Reason(error.to_string())));
         match enqueued {
             Ok(()) => Ok(()),
-            Err(Stop::Ended(error)) => Err(error),
+            Err(Stop::Ended(error)) => {
+                self.abort(error.clone());
+                Err(error)
+            }
             Err(Stop::Reason(reason)) => end(self, operation, reason),
         }
+    }
+
+    /// The job's first error, as far as this rank has heard of one: then nothing that it has
+    /// enqueued waits for peers any longer.
+    fn check_transport(&self) -> Result<()> {
+        self.transport.check().inspect_err(|error| self.abort(error.clone()))
     }
 
     fn kernels<'a>(
@@ -262,7 +271,7 @@ impl HierarchicalCollectives {
         let blocks = &moved.blocks;
         let (operation, bytes) = (blocks.operation, blocks.bytes);
         if bytes == 0 {
-            return self.transport.check();
+            return self.check_transport();
         }
         if bytes > self.sizes.block_bytes {
             let room = self.sizes.block_bytes;
@@ -486,7 +495,7 @@ impl DeviceCollectives for HierarchicalCollectives {
         let (operation, bytes, room) = ("all_reduce", len.bytes(), self.sizes.sums.bytes());
         len.check(data);
         if bytes == 0 {
-            return self.transport.check();
+            return self.check_transport();
         }
         if bytes > room {
             let reason = format!("numbers of {bytes} bytes, and room was made for {room}");
@@ -544,11 +553,7 @@ impl DeviceCollectives for HierarchicalCollectives {
     }
 
     fn check(&self) -> Result<()> {
-        if let Err(error) = self.transport.check() {
-            // The job has failed elsewhere: nothing here may wait for it any longer.
-            self.abort(error.clone());
-            return Err(error);
-        }
+        self.check_transport()?;
         self.flagged()?;
         self.nccl.as_ref().map_or(Ok(()), |nccl| nccl.check())
     }

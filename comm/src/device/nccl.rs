@@ -116,7 +116,7 @@ impl NcclCollectives {
         count: usize,
         body: impl FnOnce(&Group<'_>, RawStream) -> nccl_rs::Result<()>,
     ) -> Result<()> {
-        self.transport.check()?;
+        self.check_transport()?;
         if count == 0 {
             return Ok(());
         }

@@ -96,7 +96,7 @@ impl HierarchicalCollectives {
                 operation,
                 format!("parts of {bytes} bytes, and room was made for {room}"),
             ),
-            false => self.transport.check(),
+            false => self.check_transport(),
         }
     }
 

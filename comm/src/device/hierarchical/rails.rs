@@ -49,7 +49,7 @@ impl ByNode for HierarchicalCollectives {
     fn all_to_all_across(&self, stream: &Stream, blocks: Blocks) -> Result<()> {
         let (operation, bytes) = ("all_to_all_across", blocks.bytes_per_peer);
         if bytes == 0 {
-            return self.transport.check();
+            return self.check_transport();
         }
         if bytes > self.sizes.rail_bytes {
             let room = self.sizes.rail_bytes;

@@ -115,7 +115,7 @@ impl NcclCollectives {
         stream: &Stream,
         body: impl FnOnce(&CudaStream) -> Result<(), String>,
     ) -> Result<()> {
-        self.transport.check()?;
+        self.check_transport()?;
         let cuda = own_stream(stream, &self.device, operation);
         let enqueued =
             bind(cuda).and_then(|()| body(cuda)).and_then(|()| cuda.check().map_err(text));

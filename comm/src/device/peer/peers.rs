@@ -154,7 +154,7 @@ impl Peers {
         part: Part,
         body: impl FnOnce(&CudaStream, &[Part]),
     ) -> Result<()> {
-        self.transport().check()?;
+        self.check()?;
         if part.size == 0 {
             return Ok(());
         }
