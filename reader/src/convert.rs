@@ -60,7 +60,7 @@ impl Default for Described {
 
 impl Described {
     /// The columns of the delimited text in `paths`.
-    fn delimited(&self, paths: &[DataFile]) -> Result<NamedColumns> {
+    pub(crate) fn delimited(&self, paths: &[DataFile]) -> Result<NamedColumns> {
         match (&self.columns, paths.first()) {
             (Some(columns), _) => Ok(columns.clone()),
             (None, Some(first)) => {

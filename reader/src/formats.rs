@@ -15,6 +15,7 @@
 //! ranges of samples in any order.
 
 pub mod by_column;
+pub mod carried;
 pub mod delimited;
 pub mod headlong;
 pub mod memory;

@@ -18,6 +18,7 @@ pub mod launch;
 pub mod plan;
 pub mod predictions;
 pub(crate) mod remarks;
+mod slices;
 pub mod train;
 pub mod train_arguments;
 pub mod verify;

@@ -22,6 +22,7 @@ use headlong_reader::criteo::blocks::{BlockStream, Event};
 use headlong_reader::criteo::has_label;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
+use headlong_reader::formats::carried::{self, Carried};
 use headlong_reader::formats::memory::MemorySource;
 use headlong_reader::formats::named::{DenseReading, NamedColumns, Others};
 use headlong_reader::formats::part::{Part, PartSource};
@@ -310,34 +311,59 @@ pub(crate) fn order(config: &Config) -> Order {
     }
 }
 
+/// Columns `names` of `files`, as they are written there, next to the samples.
+pub fn carried(config: &Config, files: &[DataFile], names: &[String]) -> Result<Carried> {
+    Carried::new(format_of(config, files)?, files, names, &described(config))
+        .map_err(Error::failed("columns cannot be carried"))
+}
+
+/// Those of `names` that all `files` have.
+pub fn present(config: &Config, files: &[DataFile], names: &[String]) -> Result<Vec<String>> {
+    let mut present = names.to_vec();
+    if !present.is_empty() {
+        let format = format_of(config, files)?;
+        for file in files {
+            let found = carried::names_of(format, file, &described(config))
+                .map_err(Error::failed("the data cannot be read"))?;
+            present.retain(|name| found.contains(name));
+        }
+    }
+    Ok(present)
+}
+
 /// Opens `files` as samples of any format.
 pub fn open_source(config: &Config, files: &[DataFile], threads: usize) -> Result<Box<dyn Source>> {
     let data = &config.data;
     let format = format_of(config, files)?;
     if data.on_bad_row == BadRowPolicy::Skip && !matches!(format, Format::Criteo | Format::Csv) {
         let message = format!(
-            "\"skip\" leaves out bad lines of text, and the data is {format}: what is wrong there is \
-             an error"
+            "\"skip\" leaves out bad lines of text, and the data is {format}: what is wrong there \
+             is an error"
         );
         return Err(Error::config("data.on_bad_row", message));
     }
-    let transform = config.data.dense_transform;
+    let described = Described { text: block_options(config, true, threads), ..described(config) };
+    convert::open(format, files, &described).map_err(Error::failed("the data cannot be read"))
+}
+
+/// What has to be said of data that does not say it itself.
+fn described(config: &Config) -> Described {
+    let (data, transform) = (&config.data, config.data.dense_transform);
     let hotness = match &data.hotness[..] {
         [] if (data.num_dense, data.num_sparse) == (13, 26) => DCNV2_HOTNESS.to_vec(),
         [] => vec![1; data.num_sparse],
         hotness => hotness.to_vec(),
     };
-    let described = Described {
+    Described {
         transform,
         raw: (data.num_dense, DenseKind::Transformed(transform), hotness),
-        text: block_options(config, true, threads),
+        text: block_options(config, true, 1),
         columns: (!data.columns.is_empty()).then(|| named_columns(config)),
         dense_columns: config.dense_columns(),
         others: if data.ignores_others { Others::Ignored } else { Others::Refused },
         dense_reading: DenseReading::Raw(transform),
         hotness: data.hotness.iter().map(|&count| hotness_of(count)).collect(),
-    };
-    convert::open(format, files, &described).map_err(Error::failed("the data cannot be read"))
+    }
 }
 
 /// The columns that `data.columns` names.
@@ -360,7 +386,10 @@ pub fn named_columns(config: &Config) -> NamedColumns {
         list_separator: columns.list_separator.unwrap_or('|') as u8,
         ignored: match config.data.ignores_others {
             true => vec!["*".to_owned()],
-            false => columns.ignored.clone(),
+            false => {
+                let others = columns.carry.iter().chain(&columns.group);
+                columns.ignored.iter().chain(others).cloned().collect()
+            }
         },
     }
 }

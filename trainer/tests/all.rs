@@ -8,6 +8,7 @@ mod bad_input;
 mod bench_collectives;
 mod bench_embedding;
 mod bounded;
+mod carried;
 mod checkpoint_corruption;
 mod checkpoint_export;
 mod checkpoint_faults;

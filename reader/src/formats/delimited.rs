@@ -4,6 +4,7 @@
 //! A first pass finds where every 64th record begins: so plain files are read in any order,
 //! compressed ones from front to back.
 
+mod carried;
 mod excerpt;
 mod records;
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use headlong_device::files::OutputFile;
 
+pub(in crate::formats) use self::carried::CarriedText;
 pub(crate) use self::excerpt::read_some;
 use self::records::{MOST_FIELD_BYTES, Place, Records};
 use super::named::{Fault, NamedColumns, Role, push_fields};

@@ -5,6 +5,7 @@
 //! `headlong.schema` and need nothing said of them. Samples come from front to back: a page holds
 //! thousands of them, and is decoded whole.
 
+mod carried;
 mod column;
 mod contained;
 mod delta;
@@ -14,6 +15,7 @@ mod read;
 mod thrift;
 mod write;
 
+pub(in crate::formats) use carried::{CarriedParquet, names_of};
 pub(crate) use excerpt::read_some;
 pub use read::{ParquetSource, is_parquet};
 pub use write::ParquetSink;

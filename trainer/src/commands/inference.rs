@@ -3,13 +3,15 @@
 
 use crate::Registry;
 use crate::commands::checkpoint::Which;
+use crate::commands::slices::{self, Slices, Unseen};
 use crate::commands::{checkpoint as checkpoint_command, choice, remarks};
 use crate::report::output::{self, JsonOutput, say};
 use crate::run::session::{Take, config_of, load, predict_mean, restore_ids};
 use clap::Args;
 use std::path::{Path, PathBuf};
+use std::slice;
 
-use crate::commands::predictions::PredictionWriter;
+use crate::commands::predictions::PredictionFile;
 use crate::config::{
     BadRowPolicy, CacheData, Config, DType, DeviceChoice, Ids, OptimizerConfig, Precision,
     ScheduleChoice,
@@ -17,7 +19,7 @@ use crate::config::{
 use crate::data::{self, EvaluationData};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::RankGroup;
-use crate::metrics::MetricsAccumulator;
+use crate::metrics::{EvalMetrics, MetricsAccumulator, Scores};
 use crate::plan::{Facts, Plan, advice};
 use crate::report::{self, Eval, count, lines};
 use crate::run::dictionary::RunDictionary;
@@ -67,6 +69,10 @@ pub struct PredictArguments {
     /// standard output
     #[arg(long, value_name = "FILE.csv|.parquet|-")]
     pub output: PathBuf,
+    /// Columns of the data that are written next to the predictions; those that training was told
+    /// to carry by default
+    #[arg(long, value_name = "COLUMN", num_args = 1..)]
+    pub carry: Vec<String>,
     /// How it is applied
     #[command(flatten)]
     how: How,
@@ -81,6 +87,13 @@ pub struct EvalArguments {
     /// Labelled files; may be repeated
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub data: Vec<DataFile>,
+    /// Columns for whose values the metrics are shown, too
+    #[arg(long, value_name = "COLUMN", num_args = 1..)]
+    pub by: Vec<String>,
+    /// Column of groups, such as users, within which an AUC is taken, too; that of training by
+    /// default
+    #[arg(long, value_name = "COLUMN")]
+    pub group: Option<String>,
     /// How it is applied
     #[command(flatten)]
     how: How,
@@ -99,7 +112,14 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
             return Err(Error::config("--data", message));
         }
     }
-    let eval = applied.evaluate(&arguments.data)?;
+    let mut slices = applied.slices(arguments)?;
+    let (mut scores, started) = (Scores::default(), Instant::now());
+    let unseen = applied.run(&arguments.data, true, &mut |logits, labels| {
+        scores.extend(logits, labels);
+        slices.as_mut().map_or(Ok(()), |slices| slices.push(logits, labels))
+    })?;
+    let metrics = EvalMetrics::of(&scores.tally());
+    let eval = Eval { metrics, eval_s: started.elapsed().as_secs_f64(), known_at_step: None };
     if let Some(warning) = eval.metrics.warning() {
         warn(warning);
     }
@@ -112,16 +132,29 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
     document["checkpoint"] = json!(first.path().to_string_lossy());
     document["step"] = json!(first.manifest().state.step);
     document["models"] = json!(applied.checkpoints.len());
-    output::answer(&arguments.json, &format!("{}\n", report::eval_text(&eval)), &document)
+    document["tenths"] = slices::tenths_to_json(&slices::tenths(&mut scores));
+    if !unseen.is_empty() {
+        document["unseen_ids"] = unseen.into_iter().collect();
+    }
+    let mut text = format!("{}\n", report::eval_text(&eval));
+    if let Some((more, fields)) = slices.map(Slices::finish) {
+        text += &more;
+        fields.into_iter().for_each(|(name, value)| document[name] = value);
+    }
+    output::answer(&arguments.json, &text, &document)
 }
 
 /// Writes the click probability of every row.
 pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> {
-    let writer = PredictionWriter::create(&arguments.output)?;
+    let output = PredictionFile::create(&arguments.output)?;
     let mut applied =
         Applied::named(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
+    let carry = match &arguments.carry[..] {
+        [] => data::present(&applied.config, &arguments.data, &applied.config.data.columns.carry)?,
+        asked => asked.to_vec(),
+    };
     let started = Instant::now();
-    match write_predictions(&arguments.data, &mut applied, writer) {
+    match write_predictions(&arguments.data, &carry, &mut applied, output) {
         Ok(rows) => {
             let seconds = started.elapsed().as_secs_f64();
             let output = arguments.output.display();
@@ -137,12 +170,26 @@ pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> 
 /// Writes a line for each row of `files`, and says how many there were.
 fn write_predictions(
     files: &[DataFile],
+    carry: &[String],
     applied: &mut Applied,
-    mut writer: PredictionWriter,
+    output: PredictionFile,
 ) -> Result<u64> {
+    let mut writer = output.begin(carry)?;
+    let mut row = Vec::new();
     for file in files {
-        let labelled = data::is_labelled(&applied.config, file)?;
-        applied.run(std::slice::from_ref(file), labelled, &mut |logits, _| writer.push(logits))?;
+        let (file, labelled) = (slice::from_ref(file), data::is_labelled(&applied.config, file)?);
+        let mut carried = match carry {
+            [] => None,
+            names => Some(data::carried(&applied.config, file, names)?),
+        };
+        applied.run(file, labelled, &mut |logits, _| {
+            logits.iter().try_for_each(|&logit| {
+                if let Some(carried) = &mut carried {
+                    slices::next_row(carried, &mut row)?;
+                }
+                writer.push(logit, &row)
+            })
+        })?;
     }
     writer.finish()
 }
@@ -218,7 +265,7 @@ impl Applied {
         config.run.threads = Some(threads);
         let rows: Vec<u64> =
             checkpoint.manifest().state.model.tables.iter().map(|table| table.rows).collect();
-        let of_each: Vec<&[DataFile]> = files.iter().map(std::slice::from_ref).collect();
+        let of_each: Vec<&[DataFile]> = files.iter().map(slice::from_ref).collect();
         config.multi_hot.is_idle = !data::is_drawn(&config, &of_each)?;
         let (mut ids, checksum) = match config.data.ids {
             Ids::Dictionary => {
@@ -253,15 +300,41 @@ impl Applied {
         Ok(Eval { metrics: metrics.metrics(), eval_s, known_at_step: None })
     }
 
-    fn run(&mut self, files: &[DataFile], labelled: bool, take: &mut Take<'_>) -> Result<()> {
+    /// What `arguments` ask to be taken over parts of the data, where they do.
+    fn slices(&self, arguments: &EvalArguments) -> Result<Option<Slices>> {
+        let (config, files) = (&self.config, &arguments.data);
+        let group = match &arguments.group {
+            Some(group) => Some(group.clone()),
+            None => data::present(config, files, config.data.columns.group.as_slice())?.pop(),
+        };
+        let columns: Vec<String> = arguments.by.iter().chain(&group).cloned().collect();
+        if columns.is_empty() {
+            return Ok(None);
+        }
+        let carried = data::carried(config, files, &columns)?;
+        Ok(Some(Slices::new(carried, arguments.by.clone(), group)))
+    }
+
+    /// Hands logits and labels to `take`; which columns have ids without a row of their own.
+    fn run(
+        &mut self,
+        files: &[DataFile],
+        labelled: bool,
+        take: &mut Take<'_>,
+    ) -> Result<Vec<(String, f64)>> {
         let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
-        let skipped = predict_mean(&self.groups, &mut *rows.reader(&self.ids)?, take);
+        let mut reader = Unseen::in_all_of(rows.reader(&self.ids)?);
+        let skipped = predict_mean(&self.groups, &mut reader, take);
         let skipped =
             skipped.map_err(|error| error.naming_columns(&self.config.data.columns.categorical))?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
             warn(&message);
         }
-        Ok(())
+        let unseen = reader.shares(&self.config);
+        if let Some(warning) = remarks::unseen_ids(&unseen) {
+            warn(&warning);
+        }
+        Ok(unseen)
     }
 }
 

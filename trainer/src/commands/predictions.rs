@@ -1,25 +1,27 @@
 //! Writing predictions: CSV or Parquet, by the extension of the file.
 //!
 //! Three columns: `row` (from 0, over all data files in the order they were given; malformed lines
-//! that were skipped do not count), `probability` of label 1, and `logit`. The file is written
-//! aside and appears when it is complete.
+//! that were skipped do not count), `probability` of label 1, and `logit`; behind them, as text,
+//! columns that are carried from the data. The file is written aside and appears when it is
+//! complete.
 
 use crate::error::{Error, Result};
 use crate::metrics::probability;
 use headlong_device::files::OutputFile;
-use parquet::basic::Compression;
-use parquet::data_type::{FloatType, Int64Type};
+use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{ByteArray, ByteArrayType, FloatType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::parser::parse_message_type;
-use std::io::{BufWriter, Write};
+use parquet::schema::types::Type;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Rows of one Parquet row group, 16 MiB in memory.
 const GROUP_ROWS: usize = 1 << 20;
-const PARQUET_SCHEMA: &str =
-    "message predictions { required int64 row; required float probability; required float logit; }";
+/// The columns that are always there.
+const COLUMNS: [(&str, Physical); 3] =
+    [("row", Physical::INT64), ("probability", Physical::FLOAT), ("logit", Physical::FLOAT)];
 
 pub struct PredictionWriter {
     path: PathBuf,
@@ -38,9 +40,17 @@ struct ParquetFormat {
     rows: Vec<i64>,
     probabilities: Vec<f32>,
     logits: Vec<f32>,
+    carried: Vec<Vec<ByteArray>>,
 }
 
-impl PredictionWriter {
+/// A file of predictions, open and empty.
+pub struct PredictionFile {
+    path: PathBuf,
+    file: OutputFile,
+    is_parquet: bool,
+}
+
+impl PredictionFile {
     /// Starts the file `path`, which must end in `.csv` or `.parquet`. A pipe, a device or an open
     /// file (`/dev/stdout`) may have any name, and is CSV; so is `-`, standard output.
     pub fn create(path: &Path) -> Result<Self> {
@@ -49,35 +59,48 @@ impl PredictionWriter {
             path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let extension = extension.to_ascii_lowercase();
         let file = OutputFile::create(path).map_err(Error::io("write", path))?;
-        let format = match &*extension {
-            "parquet" => Format::Parquet(Box::new(ParquetFormat::new(file).map_err(failed(path))?)),
-            "csv" => Format::csv(file)?,
-            _ if file.is_direct() => Format::csv(file)?,
-            _ => {
-                let message = format!(
-                    "--output {}: expected a name that ends in .csv or .parquet",
-                    path.display()
-                );
-                return Err(Error::Usage(message));
-            }
-        };
-        Ok(Self { path: path.to_owned(), format, next_row: 0 })
+        if !matches!(&*extension, "parquet" | "csv") && !file.is_direct() {
+            let message = format!(
+                "--output {}: expected a name that ends in .csv or .parquet",
+                path.display()
+            );
+            return Err(Error::Usage(message));
+        }
+        Ok(Self { path: path.to_owned(), file, is_parquet: extension == "parquet" })
     }
 
-    /// Adds the next rows, one logit each.
-    pub fn push(&mut self, logits: &[f32]) -> Result<()> {
-        let path = &self.path;
+    /// Writes its beginning: of rows with `carried` columns.
+    pub fn begin(self, carried: &[String]) -> Result<PredictionWriter> {
+        let Self { path, file, is_parquet } = self;
+        if let Some(name) = carried.iter().find(|name| COLUMNS.iter().any(|(own, _)| own == name)) {
+            let message = format!("`{name}` cannot be carried: predictions have such a column");
+            return Err(Error::config("data.columns.carry", message));
+        }
+        let format = match is_parquet {
+            true => {
+                let format = ParquetFormat::new(file, carried).map_err(failed(&path))?;
+                Format::Parquet(Box::new(format))
+            }
+            false => Format::csv(file, carried)?,
+        };
+        Ok(PredictionWriter { path, format, next_row: 0 })
+    }
+}
+
+impl PredictionWriter {
+    /// Adds the next row, with the fields of its carried columns.
+    pub fn push(&mut self, logit: f32, carried: &[String]) -> Result<()> {
+        let (path, row) = (&self.path, self.next_row);
         match &mut self.format {
             Format::Csv(writer) => {
-                for (row, &logit) in (self.next_row..).zip(logits) {
-                    // The shortest text that reads back to the same bits.
-                    writeln!(writer, "{row},{},{logit}", probability(logit))
-                        .map_err(Error::io("write", path))?;
-                }
+                // The shortest text that reads back to the same bits.
+                let written = write!(writer, "{row},{},{logit}", probability(logit))
+                    .and_then(|()| write_fields(writer, carried));
+                written.map_err(Error::io("write", path))?;
             }
-            Format::Parquet(writer) => writer.push(self.next_row, logits).map_err(failed(path))?,
+            Format::Parquet(writer) => writer.push(row, logit, carried).map_err(failed(path))?,
         }
-        self.next_row += logits.len() as u64;
+        self.next_row += 1;
         Ok(())
     }
 
@@ -99,39 +122,63 @@ impl PredictionWriter {
 }
 
 impl Format {
-    fn csv(file: OutputFile) -> Result<Self> {
+    fn csv(file: OutputFile, carried: &[String]) -> Result<Self> {
         let path = file.path().to_owned();
         let mut writer = BufWriter::with_capacity(1 << 20, file);
-        writer.write_all(b"row,probability,logit\n").map_err(Error::io("write", path))?;
+        let written = write!(writer, "{}", COLUMNS.map(|(name, _)| name).join(","));
+        written
+            .and_then(|()| write_fields(&mut writer, carried))
+            .map_err(Error::io("write", path))?;
         Ok(Self::Csv(writer))
     }
 }
 
+/// Ends a line with more fields.
+fn write_fields(writer: &mut impl Write, fields: &[String]) -> io::Result<()> {
+    for field in fields {
+        match field.contains([',', '"', '\n', '\r']) {
+            true => write!(writer, ",\"{}\"", field.replace('"', "\"\""))?,
+            false => write!(writer, ",{field}")?,
+        }
+    }
+    writeln!(writer)
+}
+
 impl ParquetFormat {
-    fn new(file: OutputFile) -> parquet::errors::Result<Self> {
+    fn new(file: OutputFile, carried: &[String]) -> parquet::errors::Result<Self> {
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_dictionary_enabled(false)
             .set_created_by(concat!("headlong ", env!("CARGO_PKG_VERSION")).to_owned())
             .build();
-        let schema = Arc::new(parse_message_type(PARQUET_SCHEMA)?);
-        let writer = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
-        Ok(Self { writer, rows: Vec::new(), probabilities: Vec::new(), logits: Vec::new() })
+        let column = |name: &str, physical, logical| {
+            let column = Type::primitive_type_builder(name, physical);
+            let column = column.with_repetition(Repetition::REQUIRED).with_logical_type(logical);
+            column.build().map(Arc::new)
+        };
+        let own = COLUMNS.iter().map(|&(name, physical)| column(name, physical, None));
+        let text = Some(LogicalType::String);
+        let others = carried.iter().map(|name| column(name, Physical::BYTE_ARRAY, text.clone()));
+        let fields = own.chain(others).collect::<Result<_, _>>()?;
+        let schema = Type::group_type_builder("predictions").with_fields(fields).build()?;
+        let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?;
+        let carried = vec![Vec::new(); carried.len()];
+        let (rows, probabilities, logits) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { writer, rows, probabilities, logits, carried })
     }
 
-    fn push(&mut self, first_row: u64, logits: &[f32]) -> parquet::errors::Result<()> {
-        for (row, &logit) in (first_row..).zip(logits) {
-            self.rows.push(
-                i64::try_from(row)
-                    .map_err(|error| parquet::errors::ParquetError::External(error.into()))?,
-            );
-            self.probabilities.push(probability(logit));
-            self.logits.push(logit);
-            if self.rows.len() == GROUP_ROWS {
-                self.write_group()?;
-            }
+    fn push(&mut self, row: u64, logit: f32, carried: &[String]) -> parquet::errors::Result<()> {
+        let row = i64::try_from(row);
+        self.rows.push(row.map_err(|error| parquet::errors::ParquetError::External(error.into()))?);
+        self.probabilities.push(probability(logit));
+        self.logits.push(logit);
+        for (values, value) in self.carried.iter_mut().zip(carried) {
+            values.push(ByteArray::from(&**value));
         }
-        Ok(())
+        match self.rows.len() {
+            GROUP_ROWS => self.write_group(),
+            _ => Ok(()),
+        }
     }
 
     fn write_group(&mut self) -> parquet::errors::Result<()> {
@@ -148,6 +195,13 @@ impl ParquetFormat {
                 column.typed::<FloatType>().write_batch(values, None, None)?;
                 column.close()?;
             }
+        }
+        for values in &mut self.carried {
+            if let Some(mut column) = group.next_column()? {
+                column.typed::<ByteArrayType>().write_batch(values, None, None)?;
+                column.close()?;
+            }
+            values.clear();
         }
         group.close()?;
         self.rows.clear();
@@ -172,9 +226,13 @@ mod tests {
         (0..count).map(|i| (i as f32 * 0.37).sin() * 4.0).collect()
     }
 
+    fn begin(path: &Path, carried: &[String]) -> Result<PredictionWriter> {
+        PredictionFile::create(path)?.begin(carried)
+    }
+
     fn written(path: &Path, logits: &[f32]) -> u64 {
-        let mut writer = PredictionWriter::create(path).unwrap();
-        logits.chunks(100).for_each(|batch| writer.push(batch).unwrap());
+        let mut writer = begin(path, &[]).unwrap();
+        logits.iter().for_each(|&logit| writer.push(logit, &[]).unwrap());
         assert!(!path.exists(), "the name appears with the complete file");
         writer.finish().unwrap()
     }
@@ -230,18 +288,41 @@ mod tests {
     }
 
     #[test]
+    fn carried_fields_are_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["who".to_owned(), "a \"b\", c".to_owned()];
+        let fields = ["7".to_owned(), "x,\n\"y\"".to_owned()];
+        for name in ["p.csv", "p.parquet"] {
+            let mut writer = begin(&folder.path().join(name), &names).unwrap();
+            writer.push(0.0, &fields).unwrap();
+            assert_eq!(writer.finish().unwrap(), 1);
+        }
+        let text = std::fs::read_to_string(folder.path().join("p.csv")).unwrap();
+        let header = "row,probability,logit,who,\"a \"\"b\"\", c\"\n";
+        assert_eq!(text, format!("{header}0,0.5,0,7,\"x,\n\"\"y\"\"\"\n"));
+        let file = File::open(folder.path().join("p.parquet")).unwrap();
+        let row = SerializedFileReader::new(file).unwrap().into_iter().next().unwrap().unwrap();
+        assert_eq!(
+            (row.get_string(3).unwrap(), row.get_string(4).unwrap()),
+            (&fields[0], &fields[1])
+        );
+        let refused = begin(&folder.path().join("q.csv"), &["row".to_owned()]);
+        assert!(refused.err().unwrap().to_string().contains("`row` cannot be carried"));
+    }
+
+    #[test]
     fn another_extension_is_refused_and_an_unfinished_file_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["p.txt", "p", "p.csv.gz"] {
-            let Err(error) = PredictionWriter::create(&folder.path().join(name)) else {
+            let Err(error) = PredictionFile::create(&folder.path().join(name)) else {
                 panic!("{name}")
             };
             assert!(error.to_string().contains(".csv or .parquet"), "{error}");
             assert_eq!(error.exit_code(), 2);
         }
         for name in ["p.csv", "p.parquet"] {
-            let mut writer = PredictionWriter::create(&folder.path().join(name)).unwrap();
-            writer.push(&[0.5]).unwrap();
+            let mut writer = begin(&folder.path().join(name), &[]).unwrap();
+            writer.push(0.5, &[]).unwrap();
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }

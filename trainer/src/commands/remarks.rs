@@ -133,6 +133,21 @@ pub fn few_steps(config: &Config, steps: u64) -> Option<String> {
     })
 }
 
+/// Of columns, most of whose ids share the row of rare and unknown ones: which they are.
+pub fn unseen_ids(shares: &[(String, f64)]) -> Option<String> {
+    /// Of fewer, all may be new: users of a later day.
+    const MOST: f64 = 0.5;
+    let shown = |(column, share): &(String, f64)| format!("{column} {:.0} %", 100.0 * share);
+    let many: Vec<String> = shares.iter().filter(|(_, share)| *share > MOST).map(shown).collect();
+    (!many.is_empty()).then(|| {
+        format!(
+            "ids without a row of their own, because they were rare or absent in training: {}; are \
+             they written as they were there?",
+            many.join(", ")
+        )
+    })
+}
+
 /// Of a model that predicts worse than the base rate would for all samples: that it does.
 pub fn worse_than_none(metrics: &EvalMetrics) -> Option<String> {
     let ne = metrics.ne.filter(|&ne| ne > 1.0)?;

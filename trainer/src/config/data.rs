@@ -207,6 +207,16 @@ settings! {
         /// The character between such values; unset: |.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub list_separator: Option<char>,
+        /// Columns that `headlong predict` writes next to its predictions, such as a row's id.
+        ///
+        /// The model does not see them, unless they are categorical or dense, too.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub carry: Vec<String>,
+        /// The column of groups, such as users, within which `headlong eval` takes an AUC, too.
+        ///
+        /// The model does not see it, unless it is categorical or dense, too.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub group: Option<String>,
         /// Files with a header: columns that are not used; "*" means all others.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub ignored: Vec<String>,

@@ -429,6 +429,8 @@ mod tests {
                 categorical: vec!["c".into()],
                 lists: vec!["c".into()],
                 separator: Some('\t'),
+                carry: vec!["id".to_owned()],
+                group: Some("user".to_owned()),
                 list_separator: Some(';'),
                 ignored: vec!["*".into()],
             };

@@ -103,6 +103,7 @@ const UNSAFE_FILES: &[Exception] = &[
     only("reader/src/disk/uring.rs", "the kernel writes into the buffers of reads in flight"),
     only("device/tests/conformance.rs", "calls of the driver that the crate does not offer"),
     only("device/tests/conformance/**", "calls of the driver that the crate does not offer"),
+    only("comm/tests/device_cuda_failures.rs", "a stream that waits for the host"),
     only("comm/tests/device_cuda.rs", "NCCL with one rank, as the product never calls it"),
     only("embedding/src/**/simd.rs", "an op's SIMD kernel"),
     only("mlp/src/**/simd.rs", "an op's SIMD kernel"),

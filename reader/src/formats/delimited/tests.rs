@@ -241,8 +241,8 @@ fn a_pipe_gives_the_samples_of_the_file() {
     }
 }
 
-/// Rows of too few fields, and with a word for a number, in a file that is read in any order, in one
-/// that is compressed, and through a pipe: the good ones are the same as without them.
+/// Rows of too few fields, and with a word for a number, in a file that is read in any order and in
+/// one that is compressed: the good ones are the same as without them.
 #[test]
 fn bad_rows_are_skipped_and_named() {
     let folder = tempfile::tempdir().unwrap();

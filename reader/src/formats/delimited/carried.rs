@@ -1,0 +1,49 @@
+//! Some columns of a file, as text, record by record.
+
+use super::OneFile;
+use super::records::Records;
+use crate::convert::Described;
+use crate::criteo::BadRowPolicy;
+use crate::error::Result;
+use crate::formats::carried::places;
+use crate::formats::named::NamedColumns;
+use crate::io::DataFile;
+
+/// Fields of columns, of the records that are samples.
+pub(in crate::formats) struct CarriedText {
+    file: OneFile,
+    columns: NamedColumns,
+    policy: BadRowPolicy,
+    records: Records,
+    places: Vec<usize>,
+}
+
+impl CarriedText {
+    /// Opens a file for its columns `names`.
+    pub fn open(path: &DataFile, names: &[String], described: &Described) -> Result<Self> {
+        let columns = described.delimited(std::slice::from_ref(path))?;
+        let policy = described.text.on_bad_row;
+        let file = OneFile::open(path, &columns, false, policy)?;
+        let places = places(names, &file.header, path)?;
+        Ok(Self { records: file.records(None)?, file, columns, policy, places })
+    }
+
+    /// As [`Carried::next`](crate::formats::carried::Carried::next).
+    pub fn next(&mut self, row: &mut Vec<String>) -> Result<bool> {
+        while self.records.next()? {
+            if self.policy == BadRowPolicy::Skip {
+                if self.file.fault_of(&self.records, &self.columns).is_some() {
+                    continue;
+                }
+            } else {
+                self.file.check_length(&self.records)?;
+            }
+            let fields: Vec<&[u8]> = self.records.fields().collect();
+            let text = |&place: &usize| String::from_utf8_lossy(fields[place]).into_owned();
+            row.clear();
+            row.extend(self.places.iter().map(text));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}
