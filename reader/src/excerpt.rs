@@ -165,7 +165,15 @@ fn check_names(names: &[String], file: &DataFile) -> Result<()> {
     let is_bad = |name: &String| {
         name.is_empty() || name.contains(char::REPLACEMENT_CHARACTER) || name.contains('\0')
     };
+    let numbers = names.iter().filter(|name| name.parse::<f64>().is_ok()).count();
     match names.iter().position(is_bad) {
+        None if 2 * numbers > names.len() => Err(ReaderError::Format {
+            file: file.name(),
+            message: format!(
+                "line 1 looks like a row, not like names of columns ({}): write their names above it",
+                names.join(", ").chars().take(60).collect::<String>()
+            ),
+        }),
         Some(at) => Err(ReaderError::Format {
             file: file.name(),
             message: format!(

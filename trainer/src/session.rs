@@ -178,6 +178,7 @@ impl Session {
         let mut config = self.config.clone();
         config.data.format = data::format_to_predict(&config, &files, None);
         config.data.ignores_others = true;
+        config.data.columns.label = None;
         config.data.holdout = 0.0;
         let ids = self.inner.ids_now()?;
         let mut probabilities = Vec::new();

@@ -42,6 +42,7 @@ mod multi_hot;
 mod narrow_tables;
 mod nccl_tests_output;
 mod odd_files;
+mod odd_tables;
 mod outputs;
 mod own_program;
 mod paths;

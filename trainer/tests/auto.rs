@@ -110,7 +110,7 @@ fn what_has_no_clear_label_is_refused_with_what_to_do() {
     let half = |number: u64| number % 2;
     let none = rows("a,b", &|n| format!("{n},{}", half(n)));
     let two = rows("click,label", &|n| format!("{},{}", half(n), half(n / 2)));
-    let words = rows("a,y", &|n| format!("{n},{}", ["no", "yes"][half(n) as usize]));
+    let words = rows("a,y", &|n| format!("{n},{}", ["none", "some"][half(n) as usize]));
     let gaps = rows("a,y", &|n| format!("{},{}", n % 7, if n == 3 { "" } else { "1" }));
     let one = rows("y", &|n| half(n).to_string());
     let same = rows("a,y", &|n| format!("{},1", n % 7));
@@ -118,8 +118,8 @@ fn what_has_no_clear_label_is_refused_with_what_to_do() {
     for (text, label, expected) in [
         (none.as_bytes(), None, "`b` holds 0 and 1: name one with --label COL"),
         (two.as_bytes(), None, "`click`, `label` could each be the label: name one with --label"),
-        (words.as_bytes(), None, "no column holds 0 and 1 alone"),
-        (words.as_bytes(), Some("y"), "column `y`: expected 0 and 1, found `no`, `yes`"),
+        (words.as_bytes(), None, "no column holds only 0 and 1, false and true"),
+        (words.as_bytes(), Some("y"), "column `y`: expected 0 and 1, found `none`, `some`"),
         (words.as_bytes(), Some("z"), "no column `z` among `a`, `y`"),
         (gaps.as_bytes(), Some("y"), "found 1 of 60 empty"),
         (same.as_bytes(), Some("y"), "expected both 0 and 1, found `1` in every row"),

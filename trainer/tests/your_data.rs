@@ -183,13 +183,14 @@ fn a_mapping_that_is_wrong_is_named_by_column_and_line() {
     );
     refused(&["tables.max_ids_per_sample=1"], 1, &["`C2`", "tables.max_ids_per_sample"]);
     let text = std::fs::read_to_string(folder.path().join("films.tsv")).unwrap();
-    std::fs::write(folder.path().join("films.tsv"), text.replacen("\t0\n", "\tno\n", 1)).unwrap();
+    std::fs::write(folder.path().join("films.tsv"), text.replacen("\t0\n", "\tmaybe\n", 1))
+        .unwrap();
     let line = 1 + text.lines().position(|line| line.ends_with("\t0")).unwrap();
     refused(
         &[],
         1,
         &[&format!(
-            "films.tsv: line {line}, column `watched` (label): expected 0 or 1, found \"no\""
+            "films.tsv: line {line}, column `watched` (label): expected 0 or 1, found \"maybe\""
         )],
     );
 }

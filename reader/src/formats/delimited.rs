@@ -67,7 +67,8 @@ struct Found {
     skipped: Option<(NamedColumns, SkipReport)>,
 }
 
-/// The names of a file's columns, and what is between its fields: what is `said`, else a tab if one
+/// The names of a file's columns (`Unnamed: 0` where the first has none), and what is between its
+/// fields: what is `said`, else a tab if one
 /// is in the header, else a comma, a semicolon, or `|`.
 pub fn header(path: &DataFile, said: Option<u8>) -> Result<(Vec<String>, u8)> {
     let mut file = TextFile::look(path)?;
@@ -84,9 +85,12 @@ pub fn header(path: &DataFile, said: Option<u8>) -> Result<(Vec<String>, u8)> {
     let separator = said.or_else(told).unwrap_or(b',');
     let mut records = Records::new(TextFile::look(path)?, separator, Place::START)?;
     records.next()?;
-    let names =
-        records.fields().map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned());
-    Ok((names.collect(), separator))
+    let name = |(place, field): (usize, &[u8])| match field.trim_ascii() {
+        // The index of a DataFrame, as pandas writes it, and what it calls that when it reads it.
+        [] => format!("Unnamed: {place}"),
+        name => String::from_utf8_lossy(name).into_owned(),
+    };
+    Ok((records.fields().enumerate().map(name).collect(), separator))
 }
 
 impl DelimitedSource {

@@ -228,11 +228,11 @@ fn fault(expected: &'static str, found: &[u8]) -> Fault {
     (expected, shown)
 }
 
-/// A field of text as a label.
+/// A field of text as a label: 0 or 1, false or true, no or yes.
 pub fn label(field: &[u8]) -> std::result::Result<f32, Fault> {
     match field {
-        b"0" | b"0.0" => Ok(0.0),
-        b"1" | b"1.0" => Ok(1.0),
+        b"0" | b"0.0" | b"no" | b"No" | b"NO" => Ok(0.0),
+        b"1" | b"1.0" | b"yes" | b"Yes" | b"YES" => Ok(1.0),
         _ => truth(field).ok_or_else(|| fault("0 or 1", field)),
     }
 }

@@ -61,7 +61,9 @@ pub(super) fn label_of(columns: &[ColumnSummary], asked: Option<&str>) -> Result
     match (&named[..], &candidates[..]) {
         (&[only], _) => Ok((only, "the only column of 0 and 1 that is called like one".to_owned())),
         ([], []) => refuse(
-            "no column holds 0 and 1 alone: name the one to predict with --label COL".to_owned(),
+            "no column holds only 0 and 1, false and true, or no and yes: make one that does, and \
+             name it with --label COL"
+                .to_owned(),
         ),
         ([], candidates) => refuse(format!(
             "no column is called like a label; {} {} 0 and 1: name one with --label COL",

@@ -149,6 +149,8 @@ pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> 
     let output = PredictionFile::create(&arguments.output)?;
     let mut applied =
         Applied::named(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
+    // Nothing is done with labels that there may be: they may be empty.
+    applied.config.data.columns.label = None;
     let carry = match &arguments.carry[..] {
         [] => data::present(&applied.config, &arguments.data, &applied.config.data.columns.carry)?,
         asked => asked.to_vec(),

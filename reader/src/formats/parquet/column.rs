@@ -10,7 +10,8 @@ use crate::columns::DenseColumns;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::excerpt::UNIT_SEPARATOR;
 use crate::formats::named::{
-    DenseReading, Fault, NamedColumns, Role, id_of_text, push_ids, transformed,
+    DenseReading, Fault, NamedColumns, Role, id_of_text, label as label_of_text, push_ids,
+    transformed,
 };
 use crate::hashing::MISSING_ID;
 use crate::samples::{DenseValues, Hotness, IdBags, Samples};
@@ -240,9 +241,10 @@ impl Column {
     }
 
     fn label(&self, value: Option<usize>) -> Result<f32, Fault> {
-        match value.and_then(|value| self.double(value)) {
-            Some(0.0) => Ok(0.0),
-            Some(1.0) => Ok(1.0),
+        match (value, value.and_then(|value| self.double(value))) {
+            (_, Some(0.0)) => Ok(0.0),
+            (_, Some(1.0)) => Ok(1.0),
+            (Some(index), None) => label_of_text(self.word(index).trim_ascii()),
             _ => Err(("0 or 1", self.shown(value))),
         }
     }
