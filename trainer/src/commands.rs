@@ -21,4 +21,5 @@ pub(crate) mod remarks;
 mod slices;
 pub mod train;
 pub mod train_arguments;
+pub mod tune;
 pub mod verify;

@@ -179,7 +179,7 @@ impl Session {
         config.data.format = data::format_to_predict(&config, &files, None);
         config.data.ignores_others = true;
         config.data.columns.label = None;
-        config.data.holdout = 0.0;
+        config.clear_holdout();
         let ids = self.inner.ids_now()?;
         let mut probabilities = Vec::new();
         for file in &files {

@@ -1,7 +1,7 @@
 //! A chosen configuration as text that can be read back, each choice with its reason.
 
 use super::files::OfFiles;
-use super::{ColumnChoice, Kind};
+use super::{ColumnChoice, Kind, Setting};
 use crate::config::{Config, find, keys};
 use toml::{Table, Value};
 
@@ -15,12 +15,17 @@ const MOST_COLUMNS: usize = 96;
 /// `config`, which came of `chosen` and of what the user said besides: every key that was chosen or
 /// is not as by default.
 pub fn to_toml(config: &Config, chosen: &OfFiles) -> String {
+    head(chosen) + &of_settings(config, &chosen.choices.settings)
+}
+
+/// `config` with the reasons of `settings`.
+pub(crate) fn of_settings(config: &Config, settings: &[Setting]) -> String {
     let (table, by_default) = (config.to_table(), defaults());
-    let mut text = head(chosen);
+    let mut text = String::new();
     let mut section = "";
     for key in &*keys::KEYS {
         let Some(value) = find(&table, key.path) else { continue };
-        let setting = chosen.choices.settings.iter().find(|setting| setting.key == key.path);
+        let setting = settings.iter().find(|setting| setting.key == key.path);
         let is_chosen = setting.is_some_and(|setting| same(&setting.value, value));
         // Rows that are held out are of the training files, whichever these are.
         if key.path == "data.valid" && config.data.holdout > 0.0 {

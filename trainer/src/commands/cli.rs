@@ -24,6 +24,7 @@ use crate::commands::kernels;
 use crate::commands::launch::LaunchArguments;
 use crate::commands::plan::PlanArguments;
 use crate::commands::train_arguments::TrainArguments;
+use crate::commands::tune::TuneArguments as SearchArguments;
 use crate::commands::verify::VerifyArguments;
 use clap::{Parser, Subcommand};
 
@@ -56,6 +57,8 @@ fn hide_what_runs_alone_have(argument: clap::Arg) -> clap::Arg {
 pub enum Command {
     /// Train a model; without any option, on synthetic data
     Train(TrainArguments),
+    /// Try settings within a number of minutes, and write the best as a configuration
+    Tune(SearchArguments),
     /// Evaluate a checkpoint on labelled data
     Eval(EvalArguments),
     /// Write the click probability of every row

@@ -216,7 +216,9 @@ pub(super) fn evaluate_validation(
     };
     let files = &config.data.valid;
     let mut applied = Applied::open(checkpoints, files, &how, registry)?;
-    applied.config.data.holdout = config.data.holdout;
+    let (now, then) = (&mut applied.config.data, &config.data);
+    now.holdout = then.holdout;
+    (now.holdout_fold, now.holdout_test) = (then.holdout_fold, then.holdout_test);
     applied.evaluate(files)
 }
 
@@ -251,7 +253,7 @@ impl Applied {
         // Files to predict may have columns that the model has no use for, such as an id of the
         // row.
         config.data.ignores_others = true;
-        config.data.holdout = 0.0;
+        config.clear_holdout();
         // One rank applies what any number of ranks has trained. Nothing is trained: no gradients
         // of large batches, no optimiser states.
         (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);

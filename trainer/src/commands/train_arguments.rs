@@ -277,7 +277,7 @@ impl TrainArguments {
         self.settings().into_iter().try_for_each(|setting| setting.apply(&mut config))?;
         let set_by_hand = |key| set.contains(&key);
         if !self.valid.is_empty() && self.holdout.is_none() && !set_by_hand("data.holdout") {
-            config.data.holdout = 0.0;
+            config.clear_holdout();
         }
         config.resolve_holdout();
         let evaluates = !config.data.valid.is_empty() && !config.eval.every.is_never();

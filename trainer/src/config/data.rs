@@ -29,6 +29,13 @@ settings! {
         pub holdout: f64 = 0.0,
         /// Which rows are held out: "random" ones, or the "last" of the files.
         pub holdout_by: HoldoutBy = HoldoutBy::Random,
+        /// Which of the disjoint random parts of that share is held out; 0: the first.
+        pub holdout_fold: u64 = 0,
+        /// With `holdout`: share of the training rows that is left for a test, neither trained on
+        /// nor validated on.
+        ///
+        /// They are those that `holdout` of the same share holds out, with no test of its own.
+        pub holdout_test: f64 = 0.0,
         /// The format of all of them: "auto", or one of docs/formats.md: "criteo", "csv",
         /// "parquet", "headlong", "mlperf", "raw", "npy", "split".
         pub format: FormatChoice = FormatChoice::Auto,
@@ -254,8 +261,16 @@ impl Config {
 
     /// Which rows of the training files are held out, where any are.
     pub fn holdout(&self) -> Option<Holdout> {
-        let (share, by) = (self.data.holdout, self.data.holdout_by);
-        (share > 0.0).then_some(Holdout { share, by })
+        let data = &self.data;
+        let (share, by) = (data.holdout, data.holdout_by);
+        let (fold, test) = (data.holdout_fold, data.holdout_test);
+        (share > 0.0).then_some(Holdout { share, by, fold, test })
+    }
+
+    /// Holds no rows out any more.
+    pub(crate) fn clear_holdout(&mut self) {
+        let data = &mut self.data;
+        (data.holdout, data.holdout_fold, data.holdout_test) = (0.0, 0, 0.0);
     }
 
     /// How ids become row indices, by the reader's name.
@@ -299,6 +314,7 @@ impl Config {
             let message = format!("expected a share, 0 to below 1, found {}", data.holdout);
             return Err(Error::config("data.holdout", message));
         }
+        self.validate_folds()?;
         if data.holdout > 0.0 && data.valid != data.train {
             return Err(Error::contradiction(
                 format!("data.holdout = {}", data.holdout),
@@ -327,6 +343,42 @@ impl Config {
             ));
         }
         data.columns.validate(self.num_binned() > 0)
+    }
+
+    fn validate_folds(&self) -> Result<()> {
+        let DataConfig { holdout, holdout_by, holdout_fold, holdout_test, .. } = self.data;
+        if !(0.0..1.0).contains(&holdout_test) {
+            let message = format!("expected a share, 0 to below 1, found {holdout_test}");
+            return Err(Error::config("data.holdout_test", message));
+        }
+        if holdout == 0.0 {
+            return match (holdout_fold, holdout_test) {
+                (0, 0.0) => Ok(()),
+                (0, _) => Err(Error::config(
+                    "data.holdout_test",
+                    "nothing is held out to validate on: set data.holdout",
+                )),
+                _ => {
+                    Err(Error::config("data.holdout_fold", "nothing is held out: set data.holdout"))
+                }
+            };
+        }
+        if holdout_by == HoldoutBy::Last && holdout_fold > 0 {
+            let message =
+                format!("expected 0 with data.holdout_by = \"last\", found {holdout_fold}");
+            return Err(Error::config("data.holdout_fold", message));
+        }
+        // A share such as 0.1 is not exactly a tenth.
+        let end = holdout_test + (holdout_fold as f64 + 1.0) * holdout;
+        match end > 1.0 + 1e-9 {
+            true => Err(Error::config(
+                "data.holdout_fold",
+                format!(
+                    "fold {holdout_fold} of {holdout} after a test of {holdout_test} ends at {end}: expected at most 1"
+                ),
+            )),
+            false => Ok(()),
+        }
     }
 }
 

@@ -165,7 +165,7 @@ pub fn resolve(written: &str, place: &str) -> Result<&'static str> {
 }
 
 /// That `key` is none, with the nearest.
-pub(super) fn unknown(place: String, key: &str) -> Error {
+pub(crate) fn unknown(place: String, key: &str) -> Error {
     Error::UnknownKey { place, key: key.to_owned(), nearest: nearest_key(key).map(str::to_owned) }
 }
 

@@ -79,6 +79,7 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
     }
     match command {
         Command::Train(arguments) => train(&arguments, registry),
+        Command::Tune(arguments) => crate::commands::tune::run(&arguments, registry),
         Command::Eval(arguments) => inference::eval(&arguments, registry),
         Command::Predict(arguments) => inference::predict(&arguments, registry),
         Command::Plan(arguments) => plan_command::run(&arguments, registry),

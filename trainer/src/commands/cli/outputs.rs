@@ -4,6 +4,7 @@ use super::{BenchCommand, Command, ConfigCommand, DataCommand, KernelsCommand};
 use crate::commands::checkpoint::{CheckpointCommand, export_target};
 use crate::commands::convert::ConvertArguments;
 use crate::commands::files::{CommandFiles, checkpoints_at};
+use crate::commands::tune;
 use crate::error::Result;
 use headlong_reader::convert::files_of;
 use headlong_reader::formats::Format;
@@ -13,6 +14,7 @@ use headlong_reader::formats::Format;
 pub(super) fn check(command: &Command) -> Result<()> {
     let files = CommandFiles::default();
     match command {
+        Command::Tune(arguments) => tune::files(arguments).check_for_one_process(),
         Command::Eval(arguments) => {
             let files = files.reads("--data", &arguments.data).writes_json(&arguments.json);
             files.reads_checkpoint("--checkpoint", Some(&arguments.checkpoint)).check()
@@ -142,7 +144,7 @@ mod tests {
 
     /// Flags that name files or folders, and what this file does about them. A new one
     /// is added here, and above.
-    const KNOWN: [&str; 22] = [
+    const KNOWN: [&str; 23] = [
         // Read.
         "baseline",
         "cluster",
@@ -151,6 +153,7 @@ mod tests {
         "files",
         "md5",
         "messages",
+        "space",
         "tuning",
         "valid",
         // Checkpoints that are read.

@@ -188,6 +188,8 @@ fn refuse_another_run(now: &Config, then: &Config) -> Result<()> {
             ("model.loss", quoted(&config.model.loss)),
             ("data.holdout", quoted(&config.data.holdout)),
             ("data.holdout_by", quoted(&config.data.holdout_by)),
+            ("data.holdout_fold", quoted(&config.data.holdout_fold)),
+            ("data.holdout_test", quoted(&config.data.holdout_test)),
             ("data.columns.label", quoted(&columns.label)),
             ("data.columns.dense", quoted(&columns.dense)),
             ("data.columns.categorical", quoted(&columns.categorical)),

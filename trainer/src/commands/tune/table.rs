@@ -1,0 +1,160 @@
+//! What `tune` prints in the end. No time is in it: interrupted or not, it is the same text.
+
+use super::journal::{Journal, Line, Scored, Task};
+use super::plan::Plan;
+use super::search::{Compared, Found};
+use crate::metrics::{EvalMetric, EvalMetrics};
+use crate::report::count;
+use std::fmt::Write as _;
+
+/// The name of a metric in a table.
+pub fn name(metric: EvalMetric) -> &'static str {
+    match metric {
+        EvalMetric::Auc => "AUC",
+        EvalMetric::LogLoss => "log loss",
+    }
+}
+
+/// The number that `metric` goes by.
+pub fn value(metrics: &EvalMetrics, metric: EvalMetric) -> Option<f64> {
+    match metric {
+        EvalMetric::Auc => metrics.auc,
+        EvalMetric::LogLoss => metrics.logloss,
+    }
+}
+
+pub fn metric_text(metrics: &EvalMetrics, metric: EvalMetric) -> String {
+    let value = value(metrics, metric);
+    format!("{} {}", name(metric), value.map_or("undefined".to_owned(), |v| format!("{v:.5}")))
+}
+
+/// Everything: the trials, the comparison, the final score.
+pub fn text(journal: &Journal, plan: &Plan, found: &Found, metric: EvalMetric) -> String {
+    let mut text = trials(journal, plan, found, metric);
+    text.push_str(&comparison(&found.compared, plan, metric));
+    text.push_str(&last_words(found, metric));
+    text
+}
+
+fn trials(journal: &Journal, plan: &Plan, found: &Found, metric: EvalMetric) -> String {
+    let line = |trial, epochs| journal.line(&Task { trial, scored: Scored::Fold(0), epochs });
+    let score = |trial: usize, rung: usize| line(trial, plan.rungs[rung])?.score(metric);
+    let reached = |trial: usize| {
+        (0..plan.rungs.len()).filter(|&rung| line(trial, plan.rungs[rung]).is_some()).count()
+    };
+    let mut order: Vec<usize> = (0..found.settings.len()).collect();
+    let key = |trial: usize| {
+        let reached = reached(trial);
+        let last = reached.checked_sub(1).and_then(|rung| score(trial, rung));
+        (reached, last.unwrap_or(f64::NEG_INFINITY))
+    };
+    order.sort_by(|&one, &other| {
+        let (one_key, other_key) = (key(one), key(other));
+        let order = other_key.0.cmp(&one_key.0).then(other_key.1.total_cmp(&one_key.1));
+        order.then(one.cmp(&other))
+    });
+    let samples = journal.lines().iter().find_map(|line| Some(line.metrics?.eval_samples));
+    let mut text = format!(
+        "{} of fold 0 ({} rows held out) after so many epochs\n{:>5}",
+        name(metric),
+        count(samples.unwrap_or(0)),
+        "trial"
+    );
+    for epochs in &plan.rungs {
+        let _ = write!(text, "  {epochs:>7}");
+    }
+    text.push_str("  outcome    other than the base\n");
+    for trial in order {
+        let _ = write!(text, "{trial:>5}");
+        for &epochs in &plan.rungs {
+            let of = line(trial, epochs);
+            let shown = match of.map(|line| (line.metrics, &line.error)) {
+                Some((Some(metrics), _)) => {
+                    value(&metrics, metric).map_or("none".to_owned(), |value| format!("{value:.5}"))
+                }
+                Some((None, Some(_))) => "failed".to_owned(),
+                _ => String::new(),
+            };
+            let _ = write!(text, "  {shown:>7}");
+        }
+        let outcome = outcome(trial, reached(trial), plan, found);
+        let settings = match trial {
+            0 => "(the base)".to_owned(),
+            _ => found.settings[trial].in_words(),
+        };
+        text.push_str(format!("  {outcome:<9}  {settings}").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn outcome(trial: usize, reached: usize, plan: &Plan, found: &Found) -> String {
+    if trial == found.best.0 {
+        return "best".to_owned();
+    }
+    if found.compared.iter().any(|compared| compared.trial == trial) {
+        return "compared".to_owned();
+    }
+    match reached < plan.rungs.len() {
+        true => format!("stopped {reached}"),
+        false => "finished".to_owned(),
+    }
+}
+
+fn comparison(compared: &[Compared], plan: &Plan, metric: EvalMetric) -> String {
+    if compared.is_empty() {
+        return "\nno trial is better than the base on fold 0\n".to_owned();
+    }
+    let better = match metric {
+        EvalMetric::Auc => "AUC above",
+        EvalMetric::LogLoss => "log loss below",
+    };
+    let mut text = format!(
+        "\n{better} the base's on {} other folds, which chose nothing (mean ± standard error)\n",
+        plan.folds
+    );
+    for of in compared {
+        let verdict = match of.is_better() {
+            true => "better",
+            false => "not surely better",
+        };
+        let _ = writeln!(
+            text,
+            "{:>5}  {:>7} epochs  {:+.5} ± {:.5}  {verdict}",
+            of.trial,
+            of.epochs,
+            of.mean(),
+            of.standard_error()
+        );
+    }
+    text
+}
+
+/// The scores on rows that no trial has seen.
+fn last_words(found: &Found, metric: EvalMetric) -> String {
+    let [base, best] = &found.finals;
+    let line = |line: &Line| {
+        let metrics = line.metrics.map(|metrics| {
+            format!(
+                "{}  {}  rows {}",
+                metric_text(&metrics, EvalMetric::Auc),
+                metric_text(&metrics, EvalMetric::LogLoss),
+                count(metrics.eval_samples)
+            )
+        });
+        metrics.unwrap_or_else(|| "no score".to_owned())
+    };
+    let score = |line: &Line| line.score(metric).unwrap_or(f64::NEG_INFINITY);
+    let verdict = match found.best.0 {
+        _ if best == base => "the base stays: no trial is surely better",
+        _ if score(best) > score(base) => "tuned is better there, too",
+        _ => "there, tuned is not better than the base",
+    };
+    format!(
+        "\non rows that no trial has seen:\n base  {}\ntuned  {}  (trial {}, {} epochs)\n{verdict}\n",
+        line(base),
+        line(best),
+        found.best.0,
+        found.best.1
+    )
+}
