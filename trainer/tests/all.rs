@@ -71,5 +71,6 @@ mod slices;
 mod slow_hosts;
 mod tables;
 mod terminal;
+mod tune;
 mod usage;
 mod your_data;

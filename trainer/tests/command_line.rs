@@ -42,9 +42,18 @@ pub fn succeeds(arguments: &[&str]) -> String {
 #[test]
 fn bare_headlong_prints_help() {
     let text = succeeds(&[]);
-    for command in
-        ["train", "eval", "predict", "plan", "data", "checkpoint", "bench", "config", "doctor"]
-    {
+    for command in [
+        "train",
+        "tune",
+        "eval",
+        "predict",
+        "plan",
+        "data",
+        "checkpoint",
+        "bench",
+        "config",
+        "doctor",
+    ] {
         assert!(text.contains(&format!("\n  {command} ")), "{command}: {text}");
     }
     assert!(text.contains("Exit codes:"));

@@ -3,6 +3,7 @@
 
 use crate::report::duration;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Trials whose speed is measured: those that any plan has.
 pub const MEASURED: usize = 4;
@@ -13,9 +14,11 @@ const MOST_TRIALS: usize = 256;
 const RUNGS: [f64; 4] = [0.25, 0.5, 1.0, 2.0];
 /// How many of the best trials are compared with the base on how many other folds, the most exact
 /// comparison first.
-const COMPARISONS: [(usize, u64); 4] = [(3, 6), (3, 4), (2, 3), (1, 2)];
+const COMPARISONS: [(usize, u64); 4] = [(16, 8), (8, 6), (4, 4), (2, 2)];
+/// Folds after which the better half of those that are compared stays.
+const FOLDS_OF_STAGE: u64 = 2;
 /// Of the time, a comparison may take this much.
-const SHARE_OF_COMPARISON: f64 = 0.4;
+const SHARE_OF_COMPARISON: f64 = 0.5;
 
 /// What is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,7 +29,7 @@ pub struct Plan {
     pub groups: Vec<usize>,
     /// How many of the best are compared with the base on other folds.
     pub finalists: usize,
-    /// How many folds.
+    /// How many folds for those that stay to the end.
     pub folds: u64,
 }
 
@@ -47,11 +50,12 @@ pub fn rungs(epochs: f64) -> Vec<f64> {
 impl Plan {
     /// That of so many trials, the base among them.
     pub fn of_trials(trials: usize, epochs: f64, most_folds: u64) -> Self {
-        let (finalists, folds) = match trials {
-            0..8 => (1, 2),
-            8..24 => (2, 3),
-            _ => (3, 4),
-        };
+        let (finalists, folds) = COMPARISONS[match trials {
+            0..8 => 3,
+            8..24 => 2,
+            24..64 => 1,
+            _ => 0,
+        }];
         let folds = folds.min(most_folds);
         Self { rungs: rungs(epochs), groups: groups(trials.saturating_sub(1)), finalists, folds }
     }
@@ -67,7 +71,15 @@ impl Plan {
         let all = seconds * workers as f64;
         let whole = |epochs: f64| costs.start_s + epochs * costs.epoch_s;
         let comparison = |(finalists, folds): (usize, u64)| {
-            (finalists + 1) as f64 * folds.min(most_folds) as f64 * whole(1.2 * epochs)
+            let stages = stages(folds.min(most_folds));
+            let mut alive = finalists;
+            let runs = stages.map(|stage| {
+                // The base is one more.
+                let runs = (alive as u64 + 1) * (stage.end - stage.start);
+                alive = rivals(alive);
+                runs
+            });
+            runs.sum::<u64>() as f64 * whole(1.2 * epochs)
         };
         let affordable = |of: &&(usize, u64)| comparison(**of) <= SHARE_OF_COMPARISON * all;
         let chosen = COMPARISONS.iter().find(affordable);
@@ -94,7 +106,7 @@ impl Plan {
             .map_or(String::new(), |seconds| format!(", about {} in all", duration(seconds)));
         format!(
             "plan: {} trials and the base, the better half trained further after {} epochs; the \
-             best {} compared with the base on {} other folds{takes}",
+             best {} compared with the base, the last of them on {} other folds{takes}",
             self.groups.iter().sum::<usize>(),
             rungs.join(", "),
             self.finalists,
@@ -117,6 +129,17 @@ impl Plan {
 /// How many of so many trials are trained further.
 pub fn survivors(trials: usize) -> usize {
     trials.div_ceil(2)
+}
+
+/// The folds of a comparison, stage by stage.
+pub fn stages(folds: u64) -> impl Iterator<Item = Range<u64>> {
+    let starts = (1..=folds).step_by(FOLDS_OF_STAGE as usize);
+    starts.map(move |start| start..(start + FOLDS_OF_STAGE).min(folds + 1))
+}
+
+/// How many of so many that are compared stay for the next stage: two at least.
+pub fn rivals(compared: usize) -> usize {
+    survivors(compared).max(2).min(compared)
 }
 
 /// Groups of so many trials: later ones know more, earlier ones look around.
@@ -153,5 +176,11 @@ mod tests {
         assert_eq!(plan.groups, [5]);
         assert_eq!(plan.lengths(5), [(5, 0.5), (3, 0.5), (2, 1.0), (1, 2.0)]);
         assert_eq!(groups(40), [20, 10, 10]);
+    }
+
+    #[test]
+    fn folds_come_in_stages_and_two_rivals_stay() {
+        assert_eq!(stages(5).collect::<Vec<_>>(), [1..3, 3..5, 5..6]);
+        assert_eq!([16, 5, 2, 1].map(rivals), [8, 3, 2, 1]);
     }
 }

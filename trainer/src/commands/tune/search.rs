@@ -2,7 +2,7 @@
 //! the base on rows that chose nothing, then the final score.
 
 use super::journal::{Journal, Line, Scored, Task};
-use super::plan::{Costs, MEASURED, Plan, rungs, survivors};
+use super::plan::{Costs, MEASURED, Plan, rivals, rungs, stages, survivors};
 use super::space::{Settings, Space};
 use super::workers::{self, Job};
 use crate::config::{Config, DeviceChoice, EvalEvery};
@@ -12,10 +12,14 @@ use crate::report::output::say;
 use crate::system::signals::StopRequest;
 use headlong_reader::formats::part::HoldoutBy;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// A challenger is better where its mean advantage on other folds is more than so many standard
 /// errors.
 const STANDARD_ERRORS: f64 = 2.0;
+
+/// Between two lines that say how far trials are.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// How trials become runs.
 pub struct Trials<'a> {
@@ -101,7 +105,8 @@ impl Trials<'_> {
             self.halve(journal, &plan, group, &mut settings)?;
         }
         let compared = self.compare(journal, &plan, &settings)?;
-        let better = compared.iter().filter(|compared| compared.is_better());
+        let to_the_end = |of: &&Compared| of.differences.len() as u64 == plan.folds;
+        let better = compared.iter().filter(to_the_end).filter(|of| of.is_better());
         let best = better.max_by(|one, other| one.mean().total_cmp(&other.mean()));
         let best = best.map_or((0, self.epochs()), |best| (best.trial, best.epochs));
         let finals = self.score_finally(journal, &settings, best)?;
@@ -188,7 +193,8 @@ impl Trials<'_> {
         ranked
     }
 
-    /// The best trials and the base on folds on which no trial was selected.
+    /// The best trials and the base on folds on which no trial was selected: of those that are
+    /// compared, the better half stays for further folds.
     fn compare(
         &self,
         journal: &mut Journal,
@@ -201,35 +207,38 @@ impl Trials<'_> {
             Task { trial, scored, epochs }
         };
         let to_beat = self.score(journal, &task(base, 0)).unwrap_or(f64::NEG_INFINITY);
-        let finalists: Vec<(usize, f64)> = self
+        let mut compared: Vec<Compared> = self
             .ranked(journal)
             .into_iter()
             .filter(|(trial, epochs, score)| (*trial, *epochs) != base && *score > to_beat)
-            .map(|(trial, epochs, _)| (trial, epochs))
+            .map(|(trial, epochs, _)| Compared { trial, epochs, differences: Vec::new() })
             .take(plan.finalists)
             .collect();
-        if finalists.is_empty() {
-            return Ok(Vec::new());
+        if compared.is_empty() {
+            return Ok(compared);
         }
-        let folds = 1..=plan.folds;
-        let all = std::iter::once(base).chain(finalists.iter().copied());
-        let tasks: Vec<Task> =
-            all.flat_map(|of| folds.clone().map(move |fold| task(of, fold))).collect();
-        self.run(journal, settings, &tasks)?;
-        tasks.iter().try_for_each(|task| self.remove(journal, task))?;
-        let difference = |of, fold| {
-            let [score, of_base] = [of, base].map(|of| self.score(journal, &task(of, fold)));
-            // One that fails there is not better.
-            score.zip(of_base).map_or(f64::NEG_INFINITY, |(score, of_base)| score - of_base)
-        };
-        Ok(finalists
-            .into_iter()
-            .map(|of| Compared {
-                trial: of.0,
-                epochs: of.1,
-                differences: folds.clone().map(|fold| difference(of, fold)).collect(),
-            })
-            .collect())
+        let mut alive = compared.len();
+        for stage in stages(plan.folds) {
+            let others = compared[..alive].iter().map(|of| (of.trial, of.epochs));
+            let all = std::iter::once(base).chain(others);
+            let tasks: Vec<Task> =
+                all.flat_map(|of| stage.clone().map(move |fold| task(of, fold))).collect();
+            self.run(journal, settings, &tasks)?;
+            tasks.iter().try_for_each(|task| self.remove(journal, task))?;
+            for rival in &mut compared[..alive] {
+                let differences = stage.clone().map(|fold| {
+                    let of = [(rival.trial, rival.epochs), base];
+                    let [score, of_base] = of.map(|of| self.score(journal, &task(of, fold)));
+                    // One that fails there is not better.
+                    score.zip(of_base).map_or(f64::NEG_INFINITY, |(score, base)| score - base)
+                });
+                rival.differences.extend(differences);
+            }
+            // Stable: where two are as good, the one that was better on fold 0.
+            compared[..alive].sort_by(|one, other| other.mean().total_cmp(&one.mean()));
+            alive = rivals(alive);
+        }
+        Ok(compared)
     }
 
     /// The base and the best, trained on all rows that are not scored: for the first time on these.
@@ -275,8 +284,15 @@ impl Trials<'_> {
             })
             .collect();
         let (mut left, metric) = (unknown.len(), self.metric());
+        let mut said: Option<Instant> = None;
         workers::run(jobs?, self.workers, &self.stop, &mut |line| {
             left -= 1;
+            // Short trials would fill the screen.
+            let is_said = line.error.is_some() || said.is_none_or(|said| said.elapsed() > PAUSE);
+            if !is_said {
+                return journal.add(line);
+            }
+            said = Some(Instant::now());
             let score = match (&line.error, line.metrics) {
                 (Some(error), _) => format!("failed: {error}"),
                 (None, Some(metrics)) => super::table::metric_text(&metrics, metric),

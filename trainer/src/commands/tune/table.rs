@@ -1,11 +1,14 @@
 //! What `tune` prints in the end. No time is in it: interrupted or not, it is the same text.
 
-use super::journal::{Journal, Line, Scored, Task};
+use super::journal::{Journal, Line, RESULTS, Scored, Task};
 use super::plan::Plan;
 use super::search::{Compared, Found};
 use crate::metrics::{EvalMetric, EvalMetrics};
 use crate::report::count;
 use std::fmt::Write as _;
+
+/// Trials that are shown, besides those that are compared.
+const MOST_LINES: usize = 20;
 
 /// The name of a metric in a table.
 pub fn name(metric: EvalMetric) -> &'static str {
@@ -38,21 +41,22 @@ pub fn text(journal: &Journal, plan: &Plan, found: &Found, metric: EvalMetric) -
 
 fn trials(journal: &Journal, plan: &Plan, found: &Found, metric: EvalMetric) -> String {
     let line = |trial, epochs| journal.line(&Task { trial, scored: Scored::Fold(0), epochs });
-    let score = |trial: usize, rung: usize| line(trial, plan.rungs[rung])?.score(metric);
-    let reached = |trial: usize| {
-        (0..plan.rungs.len()).filter(|&rung| line(trial, plan.rungs[rung]).is_some()).count()
+    let reached =
+        |trial: usize| plan.rungs.iter().filter(|&&epochs| line(trial, epochs).is_some()).count();
+    let best = |trial: usize| {
+        let scores = plan.rungs.iter().filter_map(|&epochs| line(trial, epochs)?.score(metric));
+        scores.fold(f64::NEG_INFINITY, f64::max)
     };
     let mut order: Vec<usize> = (0..found.settings.len()).collect();
-    let key = |trial: usize| {
-        let reached = reached(trial);
-        let last = reached.checked_sub(1).and_then(|rung| score(trial, rung));
-        (reached, last.unwrap_or(f64::NEG_INFINITY))
-    };
-    order.sort_by(|&one, &other| {
-        let (one_key, other_key) = (key(one), key(other));
-        let order = other_key.0.cmp(&one_key.0).then(other_key.1.total_cmp(&one_key.1));
-        order.then(one.cmp(&other))
+    order.sort_by(|&one, &other| best(other).total_cmp(&best(one)).then(one.cmp(&other)));
+    let is_named =
+        |trial: usize| trial == 0 || found.compared.iter().any(|compared| compared.trial == trial);
+    let mut place = 0;
+    order.retain(|&trial| {
+        place += 1;
+        place <= MOST_LINES || is_named(trial)
     });
+    let left_out = found.settings.len() - order.len();
     let samples = journal.lines().iter().find_map(|line| Some(line.metrics?.eval_samples));
     let mut text = format!(
         "{} of fold 0 ({} rows held out) after so many epochs\n{:>5}",
@@ -85,6 +89,9 @@ fn trials(journal: &Journal, plan: &Plan, found: &Found, metric: EvalMetric) -> 
         text.push_str(format!("  {outcome:<9}  {settings}").trim_end());
         text.push('\n');
     }
+    if left_out > 0 {
+        let _ = writeln!(text, "      {left_out} more in {RESULTS}");
+    }
     text
 }
 
@@ -110,17 +117,19 @@ fn comparison(compared: &[Compared], plan: &Plan, metric: EvalMetric) -> String 
         EvalMetric::LogLoss => "log loss below",
     };
     let mut text = format!(
-        "\n{better} the base's on {} other folds, which chose nothing (mean ± standard error)\n",
-        plan.folds
+        "\n{better} the base's on other folds (mean ± standard error)\n{:>5}  {:>7}  {:>5}\n",
+        "trial", "epochs", "folds"
     );
     for of in compared {
+        let folds = of.differences.len();
         let verdict = match of.is_better() {
+            _ if (folds as u64) < plan.folds => "stopped",
             true => "better",
             false => "not surely better",
         };
         let _ = writeln!(
             text,
-            "{:>5}  {:>7} epochs  {:+.5} ± {:.5}  {verdict}",
+            "{:>5}  {:>7}  {folds:>5}  {:+.5} ± {:.5}  {verdict}",
             of.trial,
             of.epochs,
             of.mean(),

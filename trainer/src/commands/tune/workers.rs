@@ -8,9 +8,11 @@ use crate::error::{Error, Result};
 use crate::report::Done;
 use crate::report::output::write_file;
 use crate::system::signals::StopRequest;
+use headlong_device::files::GrowingFile;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How often processes and signals are looked at.
 const LOOK: Duration = Duration::from_millis(10);
+/// A killed process has ended after that time, or never will.
+const ORPHANS_END: Duration = Duration::from_secs(10);
 const CONFIG: &str = "config.toml";
 const LOG: &str = "log.json";
 const OUTPUT: &str = "output.txt";
@@ -118,6 +122,7 @@ fn end_all(running: &mut Vec<Running>) {
 fn start(job: Job) -> Result<Running> {
     let folder = &job.folder;
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    wait_for_orphan(&folder.join(LOG));
     let config = folder.join(CONFIG);
     write_file(&config, &job.config.to_commented_toml())?;
     let output = folder.join(OUTPUT);
@@ -134,6 +139,17 @@ fn start(job: Job) -> Result<Running> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output).spawn();
     let child = child.map_err(Error::failed(format!("starting {}", program.display())))?;
     Ok(Running { job, child, since: Instant::now() })
+}
+
+/// Where this process's forerunner was killed, so was what it had started, which may take a moment
+/// to end: so long it has its log.
+fn wait_for_orphan(log: &Path) {
+    let begun = Instant::now();
+    while begun.elapsed() < ORPHANS_END
+        && GrowingFile::open(log, true).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+    {
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// The result of a process that has ended.
@@ -202,7 +218,7 @@ fn events(log: &Path) -> Vec<Value> {
 /// Removes what a task has written: its result is known, and it is not trained further.
 pub fn remove(folder: &Path) -> Result<()> {
     match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(Error::io("remove", folder)(error))
         }
         _ => Ok(()),
