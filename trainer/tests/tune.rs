@@ -84,12 +84,13 @@ fn same(one: (&Path, &Ended), other: (&Path, &Ended)) {
 fn killed_and_resumed_it_gives_the_same_table_bit_for_bit() {
     let place = Place::new();
     let (whole, killed) = (place.path("whole"), place.path("killed"));
-    let undisturbed = place.with_valid("whole", "5").succeeds();
-    let run = place.with_valid("killed", "5");
+    let undisturbed = place.with_valid("whole", "14").succeeds();
+    let run = place.with_valid("killed", "14");
     let file = killed.join("trials.jsonl");
-    for kill in 1..4 {
+    // Two groups of trials, folds, and what comes last.
+    for results in [3, 16, 40] {
         let mut child = run.start();
-        wait_until("more results", || events(&file).len() >= 3 * kill);
+        wait_until("more results", || events(&file).len() >= results);
         child.kill().unwrap();
         child.wait().unwrap();
         let text = std::fs::read_to_string(&file).unwrap();

@@ -13,6 +13,7 @@
 mod journal;
 mod picture;
 mod plan;
+mod score;
 mod search;
 mod space;
 mod table;
@@ -84,7 +85,7 @@ pub struct TuneArguments {
     /// Print what would be tried, as TOML for --space, and end
     #[arg(long)]
     pub print_space: bool,
-    /// Where everything is written; a folder of the same command goes on
+    /// Where everything is written; the same command resumes what it has begun there
     #[arg(long, value_name = "DIR", required_unless_present = "print_space")]
     pub output_dir: Option<PathBuf>,
 }

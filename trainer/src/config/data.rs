@@ -374,7 +374,8 @@ impl Config {
             true => Err(Error::config(
                 "data.holdout_fold",
                 format!(
-                    "fold {holdout_fold} of {holdout} after a test of {holdout_test} ends at {end}: expected at most 1"
+                    "fold {holdout_fold} of {holdout} after a test of {holdout_test} ends at \
+                     {end}: expected at most 1"
                 ),
             )),
             false => Ok(()),

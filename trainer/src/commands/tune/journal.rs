@@ -167,7 +167,7 @@ impl Journal {
         let kept = Kept { asked: self.asked.clone(), plan: self.plan.clone() };
         let text = toml::to_string(&kept).map_err(Error::failed("the plan cannot be written"))?;
         let head =
-            "# What `headlong tune` was asked for, and its plan: the same command goes on.\n";
+            "# What `headlong tune` was asked for, and its plan: the same command resumes.\n";
         write_file(&self.folder.join(ASKED), &format!("{head}{text}"))
     }
 

@@ -2,8 +2,8 @@
 
 use super::journal::{Journal, Scored};
 use super::plan::Plan;
+use super::score::{name, value};
 use super::search::Found;
-use super::table::{name, value};
 use crate::metrics::EvalMetric;
 use crate::report::svg;
 use std::fmt::Write as _;
@@ -102,8 +102,8 @@ fn line(text: &mut String, points: &[(f64, f64)], trial: usize, best: usize) {
     let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(
         text,
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"{dashes}>\
-         <title>trial {trial}</title></polyline>",
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"\
+         {dashes}><title>trial {trial}</title></polyline>",
         path.join(" ")
     );
     for (x, y) in points {

@@ -3,6 +3,7 @@
 
 use super::journal::{Journal, Line, Scored, Task};
 use super::plan::{Costs, MEASURED, Plan, rivals, rungs, stages, survivors};
+use super::score::in_words;
 use super::space::{Settings, Space};
 use super::workers::{self, Job};
 use crate::config::{Config, DeviceChoice, EvalEvery};
@@ -148,9 +149,10 @@ impl Trials<'_> {
         group: usize,
         settings: &mut Vec<Settings>,
     ) -> Result<()> {
-        let centre = self.ranked(journal).first().map_or(0, |best| best.0);
-        let centre = settings[centre].clone();
+        // Of later trials, an interrupted search knows some results already.
         let first = settings.len();
+        let mut earlier = self.ranked(journal).into_iter().map(|best| best.0);
+        let centre = settings[earlier.find(|&trial| trial < first).unwrap_or(0)].clone();
         self.draw(group, &centre, settings);
         let mut alive: Vec<usize> = (first..settings.len()).collect();
         for (rung, &epochs) in plan.rungs.iter().enumerate() {
@@ -295,7 +297,7 @@ impl Trials<'_> {
             said = Some(Instant::now());
             let score = match (&line.error, line.metrics) {
                 (Some(error), _) => format!("failed: {error}"),
-                (None, Some(metrics)) => super::table::metric_text(&metrics, metric),
+                (None, Some(metrics)) => in_words(&metrics, metric),
                 (None, None) => "no score".to_owned(),
             };
             let (trial, scored, epochs) = (line.trial, line.scored, line.epochs);

@@ -326,7 +326,8 @@ impl SpaceReader<'_> {
         let is_of = |open: &str| path == open || path.starts_with(&format!("{open}."));
         if DECIDED.contains(&path) || !OPEN.into_iter().any(is_of) {
             let message = format!(
-                "`{path}` is not tried: it decides no more than how, where or on what a trial runs, or `tune` chooses it by itself"
+                "`{path}` is not tried: it decides no more than how, where or on what a trial \
+                 runs, or `tune` chooses it by itself"
             );
             return Err(self.wrong(at, &message));
         }

@@ -2,34 +2,14 @@
 
 use super::journal::{Journal, Line, RESULTS, Scored, Task};
 use super::plan::Plan;
+use super::score::{in_words, name, value};
 use super::search::{Compared, Found};
-use crate::metrics::{EvalMetric, EvalMetrics};
+use crate::metrics::EvalMetric;
 use crate::report::count;
 use std::fmt::Write as _;
 
 /// Trials that are shown, besides those that are compared.
 const MOST_LINES: usize = 20;
-
-/// The name of a metric in a table.
-pub fn name(metric: EvalMetric) -> &'static str {
-    match metric {
-        EvalMetric::Auc => "AUC",
-        EvalMetric::LogLoss => "log loss",
-    }
-}
-
-/// The number that `metric` goes by.
-pub fn value(metrics: &EvalMetrics, metric: EvalMetric) -> Option<f64> {
-    match metric {
-        EvalMetric::Auc => metrics.auc,
-        EvalMetric::LogLoss => metrics.logloss,
-    }
-}
-
-pub fn metric_text(metrics: &EvalMetrics, metric: EvalMetric) -> String {
-    let value = value(metrics, metric);
-    format!("{} {}", name(metric), value.map_or("undefined".to_owned(), |v| format!("{v:.5}")))
-}
 
 /// Everything: the trials, the comparison, the final score.
 pub fn text(journal: &Journal, plan: &Plan, found: &Found, metric: EvalMetric) -> String {
@@ -146,8 +126,8 @@ fn last_words(found: &Found, metric: EvalMetric) -> String {
         let metrics = line.metrics.map(|metrics| {
             format!(
                 "{}  {}  rows {}",
-                metric_text(&metrics, EvalMetric::Auc),
-                metric_text(&metrics, EvalMetric::LogLoss),
+                in_words(&metrics, EvalMetric::Auc),
+                in_words(&metrics, EvalMetric::LogLoss),
                 count(metrics.eval_samples)
             )
         });
@@ -160,7 +140,8 @@ fn last_words(found: &Found, metric: EvalMetric) -> String {
         _ => "there, tuned is not better than the base",
     };
     format!(
-        "\non rows that no trial has seen:\n base  {}\ntuned  {}  (trial {}, {} epochs)\n{verdict}\n",
+        "\non rows that no trial has seen:\n base  {}\ntuned  {}  (trial {}, {} epochs)\n\
+         {verdict}\n",
         line(base),
         line(best),
         found.best.0,

@@ -82,7 +82,7 @@ pub fn run(
 }
 
 fn interrupted(signal: i32) -> Error {
-    let outcome = ": what is finished is kept; the same command goes on".to_owned();
+    let outcome = ": what is finished is kept; the same command resumes it".to_owned();
     Error::Interrupted { signal, outcome, is_said: false }
 }
 
