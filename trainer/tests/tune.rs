@@ -88,7 +88,7 @@ fn killed_and_resumed_it_gives_the_same_table_bit_for_bit() {
     let run = place.with_valid("killed", "14");
     let file = killed.join("trials.jsonl");
     // Two groups of trials, folds, and what comes last.
-    for results in [3, 16, 40] {
+    for results in [3, 16, 27] {
         let mut child = run.start();
         wait_until("more results", || events(&file).len() >= results);
         child.kill().unwrap();
@@ -203,7 +203,14 @@ fn spaces_that_cannot_be_are_refused_by_line() {
         place.tune("out", "2").path("--space", &space).fails(2, &[words]);
     }
     assert!(!place.path("out").join("tune.toml").exists());
+    // A model of bins alone has no other tables.
+    let numbers = place.path("numbers.csv");
+    let row = |row: u64| format!("{},{}.5\n", u8::from(row % 97 > 40), row % 97);
+    std::fs::write(&numbers, "y,x\n".to_owned() + &(0..900).map(row).collect::<String>()).unwrap();
+    let print = Run::new("tune").with(&["--print-space", "--label", "y"]).path("--data", &numbers);
+    assert!(!print.succeeds().stdout.contains("bins ="));
     let printed = place.tune("out", "2").with(&["--print-space"]).succeeds().stdout;
+    assert!(printed.contains("bins = [true, false]"), "{printed}");
     assert!(printed.contains("learning_rate = { log_uniform = [0.0025, 0.04] }"), "{printed}");
     std::fs::write(&space, &printed).unwrap();
     let again = place.tune("out", "2").path("--space", &space).with(&["--print-space"]).succeeds();

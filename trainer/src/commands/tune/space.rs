@@ -75,7 +75,9 @@ impl Space {
         if adagrad.contains(&base.optimizer.sparse.name.as_str()) {
             add("optimizer.sparse.name", list(adagrad, |_| true));
         }
-        if base.num_binned() > 0 && !matches!(base.tables.rows, TableRows::List(_)) {
+        // A model has one table at least.
+        let is_left = (1..base.data.num_sparse).contains(&base.num_binned());
+        if is_left && !matches!(base.tables.rows, TableRows::List(_)) {
             add(BINS, list([true, false], |_| true));
         }
         Self { dimensions }
