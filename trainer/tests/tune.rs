@@ -46,7 +46,7 @@ impl Place {
     /// So many trials, the base among them, of models that train in no time.
     fn tune(&self, output: &str, trials: &str) -> Run {
         let tune = Run::new("tune").path("--data", &self.data).with(&["--trials", trials]);
-        tune.with(&["--set", "train.epochs=2"]).path("--output-dir", &self.path(output))
+        tune.with(&["--set", "train.epochs=1"]).path("--output-dir", &self.path(output))
     }
 
     fn with_valid(&self, output: &str, trials: &str) -> Run {
@@ -84,8 +84,8 @@ fn same(one: (&Path, &Ended), other: (&Path, &Ended)) {
 fn killed_and_resumed_it_gives_the_same_table_bit_for_bit() {
     let place = Place::new();
     let (whole, killed) = (place.path("whole"), place.path("killed"));
-    let undisturbed = place.with_valid("whole", "14").succeeds();
-    let run = place.with_valid("killed", "14");
+    let undisturbed = place.with_valid("whole", "13").succeeds();
+    let run = place.with_valid("killed", "13");
     let file = killed.join("trials.jsonl");
     // Two groups of trials, folds, and what comes last.
     for results in [3, 16, 27] {
@@ -131,7 +131,7 @@ fn what_is_written_trains_what_was_scored() {
         line["weights_digest"].as_str().unwrap().to_owned()
     };
     assert_eq!(train.succeeds().digest(), digest(false));
-    let auto = Run::new("train").with(&["--auto", "--set", "train.epochs=2"]).with(&bad);
+    let auto = Run::new("train").with(&["--auto", "--set", "train.epochs=1"]).with(&bad);
     let auto = auto.path("--data", &place.data).path("--valid", &place.valid);
     let auto = auto.with(&["--eval-every", "0"]).path("--output-dir", &place.path("auto"));
     assert_eq!(auto.succeeds().digest(), digest(true));

@@ -61,6 +61,7 @@ ranges! {
     "data.num_dense": 0, COLUMNS;
     "data.num_sparse": 1, COLUMNS;
     "data.hotness": 0, IDS;
+    "data.holdout_fold": 0, UNBOUNDED;
     "data.order_seed": 0, UNBOUNDED;
     "data.order_window": 1, 1 << 40;
     "data.min_count": 1, (1 << 31) - 2;
