@@ -35,7 +35,7 @@ use crate::system::machine::cores;
 use crate::system::signals::StopRequest;
 use clap::Args;
 use headlong_reader::io::DataFile;
-use journal::{Asked, Journal, Scored};
+use journal::{Asked, Journal, Scored, Task};
 use plan::Plan;
 use search::{Found, Trials};
 use space::Space;
@@ -274,7 +274,7 @@ fn finish(journal: &Journal, trials: &Trials<'_>, found: &Found) -> Result<()> {
     let plan = journal.plan().expect("a finished search has a plan");
     write_file(&folder.join(BEST), &best_toml(trials.base, found)?)?;
     write_file(&folder.join(PICTURE), &picture::draw(journal, plan, found, metric))?;
-    keep_model(folder, found.best.0)?;
+    keep_model(folder, found.best)?;
     let text = table::text(journal, plan, found, metric);
     output::print(&text)?;
     let (best, model) = (folder.join(BEST), folder.join(MODEL));
@@ -283,8 +283,9 @@ fn finish(journal: &Journal, trials: &Trials<'_>, found: &Found) -> Result<()> {
 }
 
 /// Keeps the checkpoint of the model that was scored in the end, and nothing else of trials.
-fn keep_model(folder: &Path, best: usize) -> Result<()> {
-    let trained = workers::folder_of(folder, best, Scored::Final).join("checkpoints");
+fn keep_model(folder: &Path, (trial, epochs): (usize, f64)) -> Result<()> {
+    let task = Task { trial, scored: Scored::Final, epochs };
+    let trained = workers::folder_of(folder, &task).join("checkpoints");
     let kept = folder.join(MODEL);
     if trained.exists() {
         workers::remove(&kept)?;
@@ -306,9 +307,9 @@ fn best_toml(base: &Config, found: &Found) -> Result<String> {
             Some(Setting { key, value: find(&table, key)?.clone(), reason: reason.clone() })
         })
         .collect();
-    let outcome = match trial {
-        0 => "no trial was surely better than the base".to_owned(),
-        _ => format!("trial {trial} was the best"),
+    let outcome = match found.best == (0, base.train.epochs) {
+        true => "no trial was surely better than the base".to_owned(),
+        false => format!("trial {trial} was the best"),
     };
     let head =
         format!("# Chosen by `headlong tune` from {} trials: {outcome}.\n", found.settings.len());

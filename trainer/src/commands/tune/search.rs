@@ -308,7 +308,7 @@ impl Trials<'_> {
     }
 
     fn folder(&self, journal: &Journal, task: &Task) -> PathBuf {
-        workers::folder_of(journal.folder(), task.trial, task.scored)
+        workers::folder_of(journal.folder(), task)
     }
 
     fn remove(&self, journal: &Journal, task: &Task) -> Result<()> {

@@ -225,7 +225,13 @@ pub fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-/// What of a run with a task of this name is written where.
-pub fn folder_of(output: &Path, trial: usize, scored: Scored) -> PathBuf {
-    output.join("trials").join(format!("{trial:03}")).join(scored.to_string())
+/// Where a task is done. Fold 0 is trained from rung to rung; on others one trial may have
+/// several lengths, each from the beginning.
+pub fn folder_of(output: &Path, task: &Task) -> PathBuf {
+    let Task { trial, scored, epochs } = task;
+    let name = match scored {
+        Scored::Fold(0) => scored.to_string(),
+        _ => format!("{scored}-of-{epochs}-epochs"),
+    };
+    output.join("trials").join(format!("{trial:03}")).join(name)
 }
