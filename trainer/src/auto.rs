@@ -38,6 +38,8 @@ pub struct Asked<'a> {
     pub label: Option<&'a str>,
     /// Whether there are validation files.
     pub has_valid: bool,
+    /// Whether there is a folder for models, and one process that could train several.
+    pub keeps_models: bool,
     /// Bytes of memory that a run can take.
     pub usable_bytes: u64,
 }
@@ -126,6 +128,7 @@ pub struct Setting {
 struct Facts {
     rows: u64,
     has_valid: bool,
+    keeps_models: bool,
     usable_bytes: u64,
     decoded_bytes: u64,
 }
@@ -185,6 +188,7 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     let facts = Facts {
         rows: look.rows,
         has_valid: asked.has_valid,
+        keeps_models: asked.keeps_models,
         usable_bytes: asked.usable_bytes,
         decoded_bytes: (bytes_of_a_row * look.rows as f64) as u64,
     };

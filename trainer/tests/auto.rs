@@ -48,7 +48,7 @@ fn write(folder: &TempDir, name: &str, text: &[u8]) -> std::path::PathBuf {
 }
 
 fn chosen(path: &Path, label: Option<&str>) -> headlong::Result<OfFiles> {
-    let asked = Asked { label, has_valid: false, usable_bytes: GIB };
+    let asked = Asked { label, usable_bytes: GIB, ..Asked::default() };
     choose_for(&[path.into()], None, &asked)
 }
 
@@ -96,7 +96,7 @@ fn each_kind_of_column_is_told() {
 fn ids_that_do_not_fit_memory_are_hashed() {
     let folder = TempDir::new().unwrap();
     let path = write(&folder, "clicks.csv", table(3000).as_bytes());
-    let asked = Asked { label: None, has_valid: false, usable_bytes: 20_000 };
+    let asked = Asked { usable_bytes: 20_000, ..Asked::default() };
     let config = choose_for(&[path.into()], None, &asked).unwrap().choices.apply().unwrap();
     assert_eq!((config.data.ids, config.model.dim), (Ids::Hash, 8));
 }
@@ -215,6 +215,21 @@ fn one_column_is_learned_from() {
     let told = train.succeeds().stderr;
     assert!(told.contains("auto.toml.before"), "{told}");
     assert_eq!(std::fs::read_to_string(output.join("auto.toml.before")).unwrap(), "changed");
+}
+
+/// Where there is a folder for them, several models are trained, and said once.
+#[test]
+fn several_models_are_kept() {
+    let place = Place::new("train.txt");
+    let csv = place.path("clicks.csv");
+    std::fs::write(&csv, table(600)).unwrap();
+    let models = place.path("models");
+    let train = Run::new("train").with(&["--auto"]).path("--data", &csv);
+    let train = train.path("--output-dir", &place.path("auto")).path("--checkpoint-dir", &models);
+    let told = train.succeeds().stdout;
+    assert!(told.contains("mean of 3 models  AUC"), "{told}");
+    assert_eq!(told.matches("# user_number").count(), 1, "{told}");
+    assert!(models.join("seed-3").exists());
 }
 
 #[test]

@@ -81,6 +81,17 @@ fn an_ensemble_grows() {
     eval(&place, &checkpoints).succeeds();
 }
 
+/// Models see the samples in orders of their own, where these are random.
+#[test]
+fn models_differ_in_the_order_of_samples() {
+    let place = Place::new("rows.txt");
+    let order = ["--set", "data.order=samples", "--cache-data", "host"];
+    let ended = train(&place, &place.path("checkpoints")).with(&order).succeeds();
+    let seed = ["--seed", "3", "--set", "data.order_seed=3"];
+    let third = place.train().path("--valid", &place.valid).with(&order).with(&seed).succeeds();
+    assert_eq!(digests(&ended)[2], third.digest());
+}
+
 #[test]
 fn an_ensemble_needs_a_folder_of_its_own() {
     let place = Place::new("rows.txt");

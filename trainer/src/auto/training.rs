@@ -5,6 +5,9 @@ use toml::Value;
 
 /// Below so many rows a table is small: a wide net learns it by heart.
 const SMALL_ROWS: u64 = 10_000;
+/// Below so many rows several models take seconds, and narrow vectors are enough where each id is
+/// seen often. Measured up to 100,000.
+const FEW_ROWS: u64 = 500_000;
 /// Bytes that an id takes while a dictionary counts it.
 const COUNTED_BYTES: f64 = 48.0;
 /// Of a table's rows, one weight and one state of Adagrad.
@@ -12,24 +15,47 @@ const BYTES_PER_ELEMENT: f64 = 8.0;
 /// Widths of vectors that are tried, where memory is short.
 const DIMS: [u64; 3] = [32, 16, 8];
 
-/// The shape of a net, measured on tables of that kind.
+/// The shape of a net and how fast it learns, measured on tables of that kind.
 struct Shape {
     dim: u64,
     bottom: &'static [u64],
     top: &'static [u64],
+    /// Whether vectors enter the top network themselves, not their products.
+    is_cat: bool,
+    dense: Rate,
+    sparse: Rate,
+    /// So many of them, where these are kept: with products single ones differ more.
+    models: u64,
     why: &'static str,
 }
 
-const SMALL: Shape =
-    Shape { dim: 8, bottom: &[32], top: &[32, 1], why: "a wider net learns few rows by heart" };
-const OF_NUMBERS: Shape = Shape {
-    dim: 16,
-    bottom: &[128, 64],
-    top: &[64, 32, 1],
-    why: "mostly numbers: best on tables like that",
+/// Adagrad's learning rate, and where its sum of squares begins: rows that are seen a few times,
+/// and first steps, are not moved by a whole learning rate each time.
+struct Rate {
+    rate: f64,
+    begin: f64,
+}
+
+const SMALL: Shape = Shape {
+    dim: 8,
+    bottom: &[64],
+    top: &[64, 1],
+    is_cat: true,
+    dense: Rate { rate: 0.01, begin: 1e-3 },
+    sparse: Rate { rate: 0.02, begin: 1e-4 },
+    models: 3,
+    why: "few rows, or ids that are seen often: best on tables like that",
 };
-const OF_IDS: Shape =
-    Shape { dim: 32, bottom: &[64], top: &[64, 32, 1], why: "best on tables with many ids" };
+const OF_IDS: Shape = Shape {
+    dim: 32,
+    bottom: &[64],
+    top: &[64, 32, 1],
+    is_cat: false,
+    dense: Rate { rate: 0.02, begin: 1e-4 },
+    sparse: Rate { rate: 0.05, begin: 1e-5 },
+    models: 5,
+    why: "best on tables with many ids",
+};
 
 /// Every setting of a run on such columns, with its reason. `values` are the different values of
 /// each table in all rows.
@@ -38,11 +64,9 @@ pub(super) fn settings(columns: &[ColumnChoice], values: &[u64], facts: &Facts) 
     let mut set = |key, value: Value, reason: String| settings.push(Setting { key, value, reason });
     let dense = columns.iter().filter(|column| column.kind == Kind::Dense).count();
     let ids = columns.iter().filter(|c| matches!(c.kind, Kind::Categorical | Kind::List)).count();
-    let shape = match facts.rows < SMALL_ROWS {
-        true => SMALL,
-        false if dense >= 2 * ids => OF_NUMBERS,
-        false => OF_IDS,
-    };
+    // Tables of bins stand behind those of ids.
+    let largest = values[..ids].iter().copied().max().unwrap_or(0);
+    let shape = if is_small(facts, largest) { SMALL } else { OF_IDS };
     let total: u64 = values.iter().sum();
     let budget = facts.usable_bytes as f64 / 2.0;
     let needed = |dim: u64| total as f64 * (dim as f64 * BYTES_PER_ELEMENT + COUNTED_BYTES);
@@ -59,15 +83,28 @@ pub(super) fn settings(columns: &[ColumnChoice], values: &[u64], facts: &Facts) 
         set("model.bottom", integers(&bottom), format!("{}; ends with model.dim", shape.why));
     }
     set("model.top", integers(shape.top), shape.why.to_owned());
-    if values.len() + usize::from(dense > 0) < 2 {
+    if shape.is_cat {
+        set("model.interaction", "cat".into(), shape.why.to_owned());
+    } else if values.len() + usize::from(dense > 0) < 2 {
         let why = "there are no two vectors to multiply with each other";
         set("model.interaction", "cat".into(), why.to_owned());
     }
     of_ids(fits.is_some(), values, (dim, budget), &mut set);
     of_lists(columns, &mut set);
-    of_steps(facts, values, &mut set);
+    of_steps(facts, largest, &mut set);
+    of_rates(&shape, &mut set);
+    if facts.keeps_models && facts.rows < FEW_ROWS {
+        let why = "their mean predicts better than one, and so few rows take seconds";
+        set("train.seeds", integer(shape.models), why.to_owned());
+    }
     of_order(facts, &mut set);
     settings
+}
+
+/// Whether a narrow net learns more of the table than a wide one. `largest` are the different ids
+/// of the column that has most.
+fn is_small(facts: &Facts, largest: u64) -> bool {
+    facts.rows < SMALL_ROWS || facts.rows < FEW_ROWS && largest <= facts.rows / 200
 }
 
 fn of_ids(
@@ -120,7 +157,7 @@ fn of_lists(columns: &[ColumnChoice], set: &mut impl FnMut(&'static str, Value, 
     }
 }
 
-fn of_steps(facts: &Facts, values: &[u64], set: &mut impl FnMut(&'static str, Value, String)) {
+fn of_steps(facts: &Facts, largest: u64, set: &mut impl FnMut(&'static str, Value, String)) {
     let batch = match facts.rows {
         0..50_000 => 32,
         50_000..500_000 => 64,
@@ -129,19 +166,13 @@ fn of_steps(facts: &Facts, values: &[u64], set: &mut impl FnMut(&'static str, Va
     };
     let steps = facts.rows.div_ceil(batch);
     set("train.batch_size", integer(batch), format!("about {steps} steps an epoch"));
-    set("train.learning_rate", Value::Float(0.01), "as measured, with Adagrad".to_owned());
-    let why = "twice as much: a row is seen less often than the net";
-    set("train.sparse_learning_rate", Value::Float(0.02), why.to_owned());
-    let largest = values.iter().copied().max().unwrap_or(0);
     let (epochs, why) = match facts.rows {
-        0..SMALL_ROWS => (4.0, "few rows, few steps".to_owned()),
+        0..SMALL_ROWS => (5.0, "few rows, few steps".to_owned()),
+        _ if is_small(facts, largest) => (4.0, "each id is seen often".to_owned()),
         rows if largest <= rows / 200 => (2.0, "each id is seen often".to_owned()),
         _ => (1.0, format!("a second one learns ids by heart where there are {largest}")),
     };
     set("train.epochs", Value::Float(epochs), why);
-    for key in ["optimizer.sparse.name", "optimizer.dense.name"] {
-        set(key, "adagrad".into(), "best of those measured".to_owned());
-    }
     if !facts.has_valid {
         let why = "to see how good it is, without --valid";
         set("data.holdout", Value::Float(0.1), why.to_owned());
@@ -149,6 +180,20 @@ fn of_steps(facts: &Facts, values: &[u64], set: &mut impl FnMut(&'static str, Va
     set("eval.every", Value::Float(0.5), "to see where it is best".to_owned());
     let why = "and to keep those weights, where there is a folder for checkpoints";
     set("eval.patience", integer(3), why.to_owned());
+}
+
+fn of_rates(shape: &Shape, set: &mut impl FnMut(&'static str, Value, String)) {
+    let (dense, sparse) = (&shape.dense, &shape.sparse);
+    set("train.learning_rate", Value::Float(dense.rate), "as measured, with Adagrad".to_owned());
+    let why = "more: a row is seen less often than the net";
+    set("train.sparse_learning_rate", Value::Float(sparse.rate), why.to_owned());
+    for key in ["optimizer.sparse.name", "optimizer.dense.name"] {
+        set(key, "adagrad".into(), "best of those measured".to_owned());
+    }
+    let why = "a row seen once or twice is not moved by a whole learning rate each time";
+    set("optimizer.sparse.initial_accumulator", Value::Float(sparse.begin), why.to_owned());
+    let why = "nor is the net by its first steps";
+    set("optimizer.dense.initial_accumulator", Value::Float(dense.begin), why.to_owned());
 }
 
 fn of_order(facts: &Facts, set: &mut impl FnMut(&'static str, Value, String)) {
@@ -174,6 +219,40 @@ fn integers(numbers: &[u64]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn narrow_nets_are_for_few_rows_and_frequent_ids() {
+        let facts = |rows| Facts {
+            rows,
+            has_valid: true,
+            keeps_models: true,
+            usable_bytes: 1 << 34,
+            decoded_bytes: 1 << 20,
+        };
+        for (rows, ids, dim, models, epochs) in [
+            (5000, 3000, 8, Some(3), 5.0),
+            (40_000, 100, 8, Some(3), 4.0),
+            (40_000, 1000, 32, Some(5), 1.0),
+            (1_000_000, 1000, 32, None, 2.0),
+            (1_000_000, 100_000, 32, None, 1.0),
+        ] {
+            let column = ColumnChoice {
+                name: "c".to_owned(),
+                kind: Kind::Categorical,
+                reason: String::new(),
+                num_values: ids,
+                longest: 1,
+                missing_share: 0.0,
+                number: None,
+                list_separator: None,
+            };
+            let found = settings(&[column], &[ids], &facts(rows));
+            let of = |key| found.iter().find(|one| one.key == key).map(|one| one.value.clone());
+            assert_eq!(of("model.dim"), Some(integer(dim)), "{rows} rows");
+            assert_eq!(of("train.seeds"), models.map(integer), "{rows} rows");
+            assert_eq!(of("train.epochs"), Some(Value::Float(epochs)), "{rows} rows");
+        }
+    }
 
     #[test]
     fn what_is_left_by_small_tables_is_for_the_large_ones() {

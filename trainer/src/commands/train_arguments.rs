@@ -321,9 +321,12 @@ impl TrainArguments {
 
     /// What `--auto` chooses.
     fn choose(&self) -> Result<Option<OfFiles>> {
+        let set = keys_of(&self.set);
+        let has_folder = self.checkpoint_dir.is_some() || set.contains(&"checkpoint.dir");
         let asked = Asked {
             label: self.label.as_deref(),
-            has_valid: !self.valid.is_empty() || keys_of(&self.set).contains(&"data.valid"),
+            has_valid: !self.valid.is_empty() || set.contains(&"data.valid"),
+            keeps_models: has_folder && launched().is_none(),
             usable_bytes: Machine::detect().usable_bytes(),
         };
         self.auto.then(|| choose_for(&self.data, self.data_format, &asked)).transpose()

@@ -1,6 +1,6 @@
-//! Several models of one configuration that differ in their seeds alone, trained one after another,
-//! each into a folder of its own: `seed-1`, `seed-2`, … of the folder of checkpoints. What applies
-//! that folder takes their mean.
+//! Several models of one configuration that differ in their initial weights and, where samples come
+//! in random order, in that, trained one after another, each into a folder of its own: `seed-1`,
+//! `seed-2`, … of the folder of checkpoints. What applies that folder takes their mean.
 
 use crate::commands::checkpoint::{self as checkpoint_command, Which};
 use crate::commands::inference;
@@ -41,14 +41,20 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     for (index, seed) in (config.train.seed..).take(seeds).enumerate() {
         let mut member = config.clone();
         member.train.seed = seed;
+        // What came last weighs most in a model of one pass: with other samples last, a mean gains.
+        member.data.order_seed = config.data.order_seed.wrapping_add(index as u64);
         member.checkpoint.dir = Some(dir.join(checkpoint::member_name(seed)));
         say(format_args!("model {} of {seeds}: seed {seed}", index + 1));
         // What --auto has chosen is said once.
         let chosen = options.chosen.clone().filter(|_| index == 0);
         let options = TrainOptions { appends_to_log: index > 0, chosen, ..options.clone() };
         super::run_model(&member, &options)?;
+        if options.flags.dry_run {
+            // The others cost the same.
+            return Ok(());
+        }
     }
-    if options.flags.dry_run || config.data.valid.is_empty() {
+    if config.data.valid.is_empty() {
         return Ok(());
     }
     let members = checkpoint_command::open_all("--checkpoint-dir", dir, Which::Best)?;
