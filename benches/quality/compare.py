@@ -146,7 +146,7 @@ def verdict(lines):
     if not rivals or "headlong" not in by_name:
         return None
     better = max(rivals, key=lambda line: line["auc"])
-    word = "better" if better["z"] > 1.96 else "worse" if better["z"] < -1.96 else "level"
+    word = "above" if better["z"] > 1.96 else "below" if better["z"] < -1.96 else "level"
     return {"table": lines[0]["table"], "rival": better["contender"], "word": word,
             "difference": better["ours_above"], "z": better["z"],
             "cost": by_name["headlong"]["cpu_s"] / better["cpu_s"]}
@@ -170,12 +170,20 @@ def report(say, cells, lines, verdicts):
         say(shown(line))
     say("\nAgainst the better one of LightGBM and CatBoost (z beyond 1.96: p < 0.05):")
     for v in verdicts:
-        say(f"{v['table']:13} {v['word']:6} than {v['rival']:9} {v['difference']:+.4f} "
-            f"(z {v['z']:+.1f}), at 1/{1 / v['cost']:.0f} of its CPU seconds")
-    say("\nDigests of Headlong's weights (table, seed):")
+        say(f"{v['table']:13} {v['word']:6} {v['rival']:9} {v['difference']:+.4f} "
+            f"(z {v['z']:+.1f}), at 1/{1 / v['cost']:.1f} of its CPU seconds")
+    say("\nDigests of Headlong's weights (table, seed; one of each model):")
     for cell in cells:
         if "weights" in cell:
             say(f"{cell['table']} {cell['seed']} {' '.join(cell['weights'])}")
+
+
+def processor():
+    """Its name, as Linux has it, else its kind."""
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    found = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return found[0] if found else platform.machine()
 
 
 def main():
@@ -203,7 +211,7 @@ def main():
             print(text, file=out)
 
     version = subprocess.run([a.headlong, "--version"], capture_output=True, text=True).stdout
-    say(f"{version.strip()}, {platform.processor() or platform.machine()}, seeds {a.seeds}\n")
+    say(f"{version.strip()}, {processor()}, seeds {a.seeds}\n")
     report(say, cells, lines, list(filter(None, (verdict(lines) for _, lines in results))))
 
 
