@@ -257,7 +257,8 @@ settings! {
         /// Models that are trained one after another, with seeds from `seed` on; `eval` and
         /// `predict` take the mean of their probabilities.
         ///
-        /// Each has a folder of its own in `checkpoint.dir`: `seed-1` and so on.
+        /// Where `data.order` is random, the order differs, too. Each has a folder of its own in
+        /// `checkpoint.dir`: `seed-1` and so on.
         pub seeds: usize = 1,
         /// Blocks into which a batch is cut for sums (docs/numerics.md); unset: one per rank.
         #[serde(skip_serializing_if = "Option::is_none")]
