@@ -170,7 +170,8 @@ fn check_names(names: &[String], file: &DataFile) -> Result<()> {
         None if 2 * numbers > names.len() => Err(ReaderError::Format {
             file: file.name(),
             message: format!(
-                "line 1 looks like a row, not like names of columns ({}): write their names above it",
+                "line 1 looks like a row, not like names of columns ({}): write their names above \
+                 it",
                 names.join(", ").chars().take(60).collect::<String>()
             ),
         }),
