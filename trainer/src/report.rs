@@ -21,7 +21,7 @@ pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling
 pub use json_log::{JsonLog, LogTarget};
 
 use crate::error::{Error, Result, chain};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
@@ -173,6 +173,12 @@ impl Reporter {
             }
             _ => Ok(()),
         }
+    }
+
+    /// What the mean of several models comes to; `of_each` says how they differ.
+    pub fn ensemble(&mut self, models: usize, eval: &Eval, of_each: &str) -> Result<()> {
+        self.result(&format!("mean of {models} models  {}\n{of_each}", eval_text(eval)));
+        self.log_event("ensemble", &json!({ "models": models, "ensemble_eval": eval }))
     }
 
     pub fn checkpoint(&mut self, at: At, checkpoint: &Checkpoint) -> Result<()> {

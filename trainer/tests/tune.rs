@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Ended, Run, events, names, signal, wait_until};
+use crate::run_support::{Ended, Run, digest, events, last_event, names, signal, wait_until};
 use headlong::config::Config;
 use headlong_device::rng::CounterRng;
 use serde_json::Value;
@@ -120,21 +120,29 @@ fn what_is_written_trains_what_was_scored() {
     let best = Config::from_file(&folder.join("best.toml")).unwrap();
     assert!([0.01, 0.02].contains(&best.train.learning_rate), "{}", best.train.learning_rate);
 
+    // Of several models the digest is that of the last.
+    let digest_of = |run: Run, name: &str| {
+        let log = place.path(&format!("{name}.json"));
+        let run = run.path("--valid", &place.valid).path("--output-dir", &place.path(name));
+        run.path("--checkpoint-dir", &place.path(&format!("{name}-kept")))
+            .path("--log-json", &log)
+            .succeeds();
+        assert_eq!(last_event(&log, "ensemble")["models"], 3);
+        digest(&log)
+    };
     let train = Run::new("train").path("--config", &folder.join("best.toml"));
-    let train = train.path("--valid", &place.valid).path("--output-dir", &place.path("trained"));
     let finals: Vec<Value> = events(&folder.join("trials.jsonl"))
         .into_iter()
         .filter(|line| line["scored"] == "final")
         .collect();
-    let digest = |is_base: bool| {
+    let scored = |is_base: bool| {
         let line = finals.iter().find(|line| (line["trial"] == 0) == is_base).unwrap();
         line["weights_digest"].as_str().unwrap().to_owned()
     };
-    assert_eq!(train.succeeds().digest(), digest(false));
+    assert_eq!(digest_of(train, "trained"), scored(false));
     let auto = Run::new("train").with(&["--auto", "--set", "train.epochs=1"]).with(&bad);
-    let auto = auto.path("--data", &place.data).path("--valid", &place.valid);
-    let auto = auto.with(&["--eval-every", "0"]).path("--output-dir", &place.path("auto"));
-    assert_eq!(auto.succeeds().digest(), digest(true));
+    let auto = auto.path("--data", &place.data).with(&["--eval-every", "0"]);
+    assert_eq!(digest_of(auto, "auto"), scored(true));
 
     let eval = Run::new("eval").path("--checkpoint", &folder.join("best"));
     let eval = eval.path("--data", &place.valid).with(&["--json"]).succeeds();

@@ -187,7 +187,8 @@ fn check(arguments: &TuneArguments) -> Result<()> {
     Ok(())
 }
 
-/// The configuration that trials start from: of `--config`, or what `train --auto` chooses.
+/// The configuration that trials start from: of `--config`, or what `train --auto` chooses where
+/// models are kept, as the tuned one is.
 fn base(arguments: &TuneArguments, registry: &Registry) -> Result<Config> {
     let train = TrainArguments {
         config: arguments.config.clone(),
@@ -196,9 +197,13 @@ fn base(arguments: &TuneArguments, registry: &Registry) -> Result<Config> {
         data: arguments.data.clone(),
         valid: arguments.valid.clone(),
         set: arguments.set.clone(),
+        checkpoint_dir: arguments.config.is_none().then(|| PathBuf::from(MODEL)),
         ..TrainArguments::default()
     };
-    let (base, _) = train.resolve(registry)?;
+    let (mut base, _) = train.resolve(registry)?;
+    if arguments.config.is_none() {
+        base.checkpoint.dir = None;
+    }
     base.require_data()?;
     of_training(&train, &base).check()?;
     base.check_paths_are_text()?;
@@ -278,7 +283,8 @@ fn finish(journal: &Journal, trials: &Trials<'_>, found: &Found) -> Result<()> {
     let text = table::text(journal, plan, found, metric);
     output::print(&text)?;
     let (best, model) = (folder.join(BEST), folder.join(MODEL));
-    say(format_args!("settings: {}; the tuned model: {}", best.display(), model.display()));
+    let models = if trials.base.train.seeds > 1 { "models" } else { "model" };
+    say(format_args!("settings: {}; the tuned {models}: {}", best.display(), model.display()));
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use crate::commands::train_arguments::TrainOptions;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
+use crate::report::Reporter;
 use crate::report::output::say;
-use crate::report::{self, output};
 use crate::state::checkpoint;
 
 /// Trains all models of `config`, which has several, and evaluates their mean.
@@ -61,7 +61,8 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     let eval = inference::evaluate_validation(config, members.clone(), &options.registry)?;
     let of_each = members.iter().filter_map(|member| member.manifest().state.metrics);
     let of_each = spread(&of_each.collect::<Vec<_>>());
-    output::print(&format!("mean of {seeds} models  {}\n{of_each}\n", report::eval_text(&eval)))
+    let log = super::log_target(&options.flags);
+    Reporter::new(log, true)?.ensemble(seeds, &eval, &of_each)
 }
 
 /// Mean and standard deviation of what single models have reached.

@@ -40,6 +40,8 @@ pub struct Costs {
     pub epoch_s: f64,
     /// To begin, to read the data and to evaluate.
     pub start_s: f64,
+    /// Models whose mean is scored in the end.
+    pub models: usize,
 }
 
 /// The rungs of a base configuration.
@@ -84,9 +86,10 @@ impl Plan {
         let affordable = |of: &&(usize, u64)| comparison(**of) <= SHARE_OF_COMPARISON * all;
         let chosen = COMPARISONS.iter().find(affordable);
         let (finalists, folds) = *chosen.unwrap_or(&COMPARISONS[COMPARISONS.len() - 1]);
-        // The base is trained to the end, and two models at the end on all rows.
+        // The base is trained to the end, and it and the best in the end on all rows.
         let last = RUNGS[RUNGS.len() - 1] * epochs;
-        let fixed = comparison((finalists, folds)) + whole(last) + 2.0 * whole(1.2 * epochs);
+        let finals = 2.0 * costs.models as f64 * whole(1.2 * epochs);
+        let fixed = comparison((finalists, folds)) + whole(last) + finals;
         let of_trials = |count: usize| -> f64 {
             let plan = Self { rungs: rungs(epochs), groups: groups(count), finalists, folds };
             let tasks = plan.groups.iter().flat_map(|&group| plan.lengths(group));
@@ -157,7 +160,7 @@ mod tests {
 
     #[test]
     fn more_time_is_more_trials_and_a_better_comparison() {
-        let costs = Costs { epoch_s: 2.0, start_s: 0.5 };
+        let costs = Costs { epoch_s: 2.0, start_s: 0.5, models: 1 };
         let plan = |seconds: f64| Plan::of_time((seconds, 2), costs, 1.0, 8);
         let counts: Vec<usize> =
             [1.0, 60.0, 120.0, 300.0].map(|s| plan(s).0.groups.iter().sum()).to_vec();

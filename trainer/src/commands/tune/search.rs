@@ -130,7 +130,8 @@ impl Trials<'_> {
             start_s += line.start_seconds;
             train_s += (line.seconds - line.start_seconds).max(0.0);
         }
-        Ok(Costs { epoch_s: train_s / count / epochs, start_s: start_s / count })
+        let models = self.base.train.seeds;
+        Ok(Costs { epoch_s: train_s / count / epochs, start_s: start_s / count, models })
     }
 
     fn draw(&self, count: usize, centre: &Settings, settings: &mut Vec<Settings>) {
@@ -340,7 +341,10 @@ impl Trials<'_> {
         config.run.device = self.device;
         config.run.threads = (self.device == DeviceChoice::Cpu).then_some(1);
         (config.run.ranks, config.run.eval_ranks) = (1, None);
-        (config.run.eval_processes, config.train.seeds) = (None, 1);
+        config.run.eval_processes = None;
+        if matches!(task.scored, Scored::Fold(_)) {
+            config.train.seeds = 1;
+        }
         Ok(config)
     }
 }

@@ -5,8 +5,8 @@
 use super::journal::{Line, Scored, Task};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::report::Done;
 use crate::report::output::write_file;
+use crate::report::{Done, Eval};
 use crate::system::signals::StopRequest;
 use headlong_device::files::GrowingFile;
 use rustix::process::{Pid, Signal, kill_process};
@@ -198,11 +198,15 @@ fn line_of(job: &Job, status: ExitStatus, seconds: f64) -> Result<Line> {
     if done.reason != "finished" {
         return Err(failed(format!("{} ended it", done.reason)));
     }
+    // Of several models it is their mean that counts.
+    let of_all = events.iter().rfind(|event| event["event"] == "ensemble");
+    let of_all = of_all.map(|event| serde_json::from_value::<Eval>(event["ensemble_eval"].clone()));
+    let of_all = of_all.transpose().map_err(Error::failed(format!("the log of trial {trial}")))?;
     let begun = events.iter().rfind(|event| event["event"] == "start");
     let start_seconds = begun.and_then(|event| event["time_s"].as_f64()).unwrap_or(0.0);
     Ok(Line {
         step,
-        metrics: done.last_eval.map(|eval| eval.metrics),
+        metrics: of_all.or(done.last_eval).map(|eval| eval.metrics),
         weights_digest: Some(done.weights_digest),
         start_seconds,
         ..line
