@@ -170,7 +170,8 @@ fn one_ends_in_between(communicator: &Communicator, stream: Stream, all: &Barrie
         // alive, and the memory is there until the stream is done.
         unsafe {
             type Wait = unsafe extern "C" fn(*mut c_void, u64, u32, u32) -> i32;
-            let wait = Library::Driver.symbol(c"cuStreamWaitValue32_v2").unwrap();
+            let wait =
+                Library::Driver.symbol(c"cuStreamWaitValue32_v2").expect("the driver has it");
             let wait = std::mem::transmute::<*mut c_void, Wait>(wait);
             assert_eq!(wait(stream.cuda_body().raw(), held.ptr().0, 1, 1), 0);
         }
@@ -187,7 +188,7 @@ fn one_ends_in_between(communicator: &Communicator, stream: Stream, all: &Barrie
         while communicator.check().is_ok() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let error = collectives.all_reduce_f32(&stream, memory.ptr(), 8).unwrap_err();
+        let error = collectives.all_reduce_f32(&stream, memory.ptr(), 8).expect_err("ended");
         assert_eq!(error, CommError::Aborted { culprit: Rank(1), reason });
     }
     let started = Instant::now();

@@ -165,6 +165,9 @@ fn check_names(names: &[String], file: &DataFile) -> Result<()> {
     let is_bad = |name: &String| {
         name.is_empty() || name.contains(char::REPLACEMENT_CHARACTER) || name.contains('\0')
     };
+    if names.is_empty() {
+        return Err(ReaderError::format(file.name(), "expected the names of columns, found none"));
+    }
     let numbers = names.iter().filter(|name| name.parse::<f64>().is_ok()).count();
     match names.iter().position(is_bad) {
         None if 2 * numbers > names.len() => Err(ReaderError::Format {

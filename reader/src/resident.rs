@@ -29,8 +29,9 @@ impl ResidentData {
     /// Reads `files` whole.
     ///
     /// # Errors
-    /// Those of reading, [`ReaderError::NoSamples`] where every line was bad and skipped, and
-    /// [`ReaderError::Invalid`] where the samples take more than `most_bytes`.
+    /// Those of reading, [`NoSamples`](crate::ReaderError::NoSamples) where every line was bad and
+    /// skipped, and [`Invalid`](crate::ReaderError::Invalid) where the samples take more than
+    /// `most_bytes`.
     pub fn load(
         files: &[DataFile],
         options: &BlockOptions,
@@ -88,8 +89,8 @@ impl ResidentData {
     /// A reader that goes through the samples once, in batches, with rows of `ids` as it is.
     ///
     /// # Errors
-    /// [`ReaderError::Invalid`] if `ids` has another number of tables than the schema, or the batch
-    /// size is 0.
+    /// [`Invalid`](crate::ReaderError::Invalid) if `ids` has another number of tables than the
+    /// schema, or the batch size is 0.
     pub fn reader(
         self: &Arc<Self>,
         ids: Arc<IdMapper>,

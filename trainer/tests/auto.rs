@@ -126,6 +126,7 @@ fn what_has_no_clear_label_is_refused_with_what_to_do() {
         (one.as_bytes(), None, "at least one column to learn it from, found 1 column: y"),
         (useless.as_bytes(), None, "no column is left to learn from"),
         (b"a,y\n", None, "expected at least one row, found none"),
+        (b"\n\r\n", None, "expected the names of columns, found none"),
         (b"", None, "is empty"),
         (b"a,\0\x01\x02\n1,2\n", None, "NUL"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe\xfd,\x01\n", None, "expected the names of columns"),

@@ -176,6 +176,34 @@ fn rows_are_kept_for_the_final_score_and_a_signal_stops_all() {
     assert_eq!((best.data.holdout, best.data.valid.len()), (0.0, 0));
 }
 
+/// What trials have read of a file that changed under them is not kept.
+#[test]
+fn data_that_changes_under_trials_is_noticed_and_put_back_changes_no_bit() {
+    let place = Place::new();
+    let (whole, changed) = (place.path("whole"), place.path("changed"));
+    let undisturbed = place.with_valid("whole", "6").succeeds();
+    let run = place.with_valid("changed", "6");
+    let child = run.start();
+    wait_until("a result", || !events(&changed.join("trials.jsonl")).is_empty());
+    let text = std::fs::read_to_string(&place.data).unwrap();
+    let half = text.lines().take(600).map(|line| format!("{line}\n")).collect::<String>();
+    std::fs::write(&place.data, half).unwrap();
+    let ended = Ended::of(child.wait_with_output().unwrap());
+    assert_ne!(ended.code, Some(0), "{}", ended.stderr);
+    std::fs::write(&place.data, text).unwrap();
+    let put_back = run.succeeds();
+    same((&whole, &undisturbed), (&changed, &put_back));
+}
+
+/// Not after hours of trials.
+#[test]
+fn files_for_the_final_score_are_looked_at_first() {
+    let place = Place::new();
+    std::fs::write(&place.valid, "clicked,user,page\n1,u1,p1\n").unwrap();
+    place.with_valid("out", "2").fails(1, &["expected a column `price`"]);
+    assert_eq!(events(&place.path("out").join("trials.jsonl")).len(), 0);
+}
+
 #[test]
 fn a_folder_of_another_search_is_refused() {
     let place = Place::new();

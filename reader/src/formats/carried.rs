@@ -21,7 +21,7 @@ pub struct Carried {
 
 enum Open {
     Text(Box<CarriedText>),
-    Parquet(CarriedParquet),
+    Parquet(Box<CarriedParquet>),
 }
 
 impl Carried {
@@ -64,7 +64,9 @@ impl Carried {
             }
             let Some(file) = self.files.pop_front() else { return Ok(false) };
             self.open = Some(match self.format {
-                Format::Parquet => Open::Parquet(CarriedParquet::open(&file, &self.names)?),
+                Format::Parquet => {
+                    Open::Parquet(Box::new(CarriedParquet::open(&file, &self.names)?))
+                }
                 _ => {
                     let text = CarriedText::open(&file, &self.names, &self.described)?;
                     Open::Text(Box::new(text))

@@ -137,6 +137,8 @@ pub fn run(arguments: &TuneArguments, registry: &Registry) -> Result<()> {
     let asked = asked(arguments, &base, text.unwrap_or_default(), device)?;
     let stop = StopRequest::listen()?;
     let mut journal = Journal::open(folder, asked, &base)?;
+    // Before hours of trials, the files that only the final score reads, too.
+    data::check_beginning(&base)?;
     let holds_out = base.data.holdout > 0.0;
     let share = if holds_out { base.data.holdout } else { SHARE };
     let test = if base.data.valid.is_empty() || holds_out { share } else { 0.0 };
@@ -201,9 +203,8 @@ fn base(arguments: &TuneArguments, registry: &Registry) -> Result<Config> {
         ..TrainArguments::default()
     };
     let (mut base, _) = train.resolve(registry)?;
-    if arguments.config.is_none() {
-        base.checkpoint.dir = None;
-    }
+    // Trials have folders of their own.
+    base.checkpoint.dir = None;
     base.require_data()?;
     of_training(&train, &base).check()?;
     base.check_paths_are_text()?;
@@ -215,10 +216,6 @@ fn base(arguments: &TuneArguments, registry: &Registry) -> Result<Config> {
         let message = "trials are compared after parts of epochs: set train.epochs instead";
         return Err(Error::config("train.steps", message));
     }
-    if base.checkpoint.dir.is_some() {
-        let message = "trials have folders of their own: leave it out";
-        return Err(Error::config("checkpoint.dir", message));
-    }
     Ok(base)
 }
 
@@ -229,7 +226,32 @@ fn asked(
     space: String,
     device: DeviceChoice,
 ) -> Result<Asked> {
-    let identities = |files: &[DataFile]| -> Result<Vec<String>> {
+    let start = match &arguments.config {
+        Some(file) => {
+            let text = read_text(file).map_err(|error| {
+                Error::config("--config", format!("cannot read {}: {error}", file.display()))
+            })?;
+            format!("--config of\n{text}")
+        }
+        None => format!("--auto, label {}", arguments.label.as_deref().unwrap_or("by its name")),
+    };
+    let [data, valid] = contents(base)?;
+    Ok(Asked {
+        data,
+        valid,
+        start,
+        set: arguments.set.clone(),
+        seed: arguments.seed,
+        minutes: arguments.trials.is_none().then_some(arguments.minutes),
+        trials: arguments.trials,
+        space,
+        device: crate::config::validate::quoted(&device).trim_matches('"').to_owned(),
+    })
+}
+
+/// The training files, and those for the final score, by content.
+fn contents(base: &Config) -> Result<[Vec<String>; 2]> {
+    let of = |files: &[DataFile]| -> Result<Vec<String>> {
         let found = key::identities(base, files)?.into_iter();
         found
             .map(|(path, identity)| match identity {
@@ -246,31 +268,8 @@ fn asked(
             })
             .collect()
     };
-    // Files that the command line does not name are those of the configuration.
-    let or = |named: &[DataFile], of_base: &[DataFile]| {
-        identities(if named.is_empty() { of_base } else { named })
-    };
-    let start = match &arguments.config {
-        Some(file) => {
-            let text = read_text(file).map_err(|error| {
-                Error::config("--config", format!("cannot read {}: {error}", file.display()))
-            })?;
-            format!("--config of\n{text}")
-        }
-        None => format!("--auto, label {}", arguments.label.as_deref().unwrap_or("by its name")),
-    };
     let valid = if base.data.holdout > 0.0 { &[] } else { base.data.valid.as_slice() };
-    Ok(Asked {
-        data: or(&arguments.data, &base.data.train)?,
-        valid: or(&arguments.valid, valid)?,
-        start,
-        set: arguments.set.clone(),
-        seed: arguments.seed,
-        minutes: arguments.trials.is_none().then_some(arguments.minutes),
-        trials: arguments.trials,
-        space,
-        device: crate::config::validate::quoted(&device).trim_matches('"').to_owned(),
-    })
+    Ok([of(&base.data.train)?, of(valid)?])
 }
 
 /// Writes what is best, the picture and the model, and prints the table.
@@ -284,14 +283,25 @@ fn finish(journal: &Journal, trials: &Trials<'_>, found: &Found) -> Result<()> {
     output::print(&text)?;
     let (best, model) = (folder.join(BEST), folder.join(MODEL));
     let models = if trials.base.train.seeds > 1 { "models" } else { "model" };
-    say(format_args!("settings: {}; the tuned {models}: {}", best.display(), model.display()));
+    match model.exists() {
+        true => say(format_args!(
+            "settings: {}; the tuned {models}: {}",
+            best.display(),
+            model.display()
+        )),
+        false => say(format_args!(
+            "settings: {}; {} is gone: `headlong train --config` trains it again",
+            best.display(),
+            model.display()
+        )),
+    }
     Ok(())
 }
 
 /// Keeps the checkpoint of the model that was scored in the end, and nothing else of trials.
 fn keep_model(folder: &Path, (trial, epochs): (usize, f64)) -> Result<()> {
     let task = Task { trial, scored: Scored::Final, epochs };
-    let trained = workers::folder_of(folder, &task).join("checkpoints");
+    let trained = workers::folder_of(folder, &task).join(workers::CHECKPOINTS);
     let kept = folder.join(MODEL);
     if trained.exists() {
         workers::remove(&kept)?;

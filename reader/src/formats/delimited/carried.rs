@@ -39,9 +39,15 @@ impl CarriedText {
                 self.file.check_length(&self.records)?;
             }
             let fields: Vec<&[u8]> = self.records.fields().collect();
-            let text = |&place: &usize| String::from_utf8_lossy(fields[place]).into_owned();
             row.clear();
-            row.extend(self.places.iter().map(text));
+            for &place in &self.places {
+                let text = str::from_utf8(fields[place]).map_err(|_| {
+                    let column = &self.file.header[place];
+                    let message = format!("column `{column}` is carried and is not UTF-8");
+                    self.records.bad(self.records.place().line, message)
+                })?;
+                row.push(text.to_owned());
+            }
             return Ok(true);
         }
         Ok(false)

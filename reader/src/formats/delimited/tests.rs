@@ -75,8 +75,8 @@ fn what_is_wrong_is_named_with_line_and_column() {
     let refused = |rows: &str| read(&format!("{header}{rows}"), &films()).unwrap_err().to_string();
     for (rows, words) in [
         (
-            "1,2,3,a,4\nyes,2,3,a,4\n",
-            "a.csv: line 3, column `clicked` (label): expected 0 or 1, found \"yes\"",
+            "1,2,3,a,4\nmaybe,2,3,a,4\n",
+            "a.csv: line 3, column `clicked` (label): expected 0 or 1, found \"maybe\"",
         ),
         ("1,cheap,3,a,4\n", "line 2, column `price` (dense): expected a number, found \"cheap\""),
         ("1,nan,3,a,4\n", "expected a number, found \"nan\""),
@@ -278,7 +278,7 @@ fn bad_rows_are_skipped_and_named() {
         let words = "line 67: column `price` (dense): expected a number, found \"many\"";
         assert!(found.ends_with(words), "{found}");
         let ranges = match file.name().extension().unwrap() == "zst" {
-            true => vec![0..300],
+            true => vec![0..170, 170..300],
             false => vec![250..300, 0..70, 130..131],
         };
         let found = all(&source, ranges.clone()).unwrap();
@@ -302,7 +302,7 @@ fn what_is_between_fields_is_told_or_said() {
         let path = write(folder.path(), "a.csv", text.as_bytes());
         let columns = NamedColumns { separator: said, ..columns.clone() };
         let source = DelimitedSource::open(&[path], &columns, BadRowPolicy::Error).unwrap();
-        let found = all(&source, vec![0..1]).unwrap();
+        let found = all(&source, std::iter::once(0..1).collect()).unwrap();
         assert_eq!((found.labels, &*found.sparse[0].ids), (vec![1.0], &[7][..]));
     }
 }

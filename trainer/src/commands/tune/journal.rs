@@ -130,6 +130,11 @@ pub fn base_of(folder: &Path) -> Result<Option<Config>> {
 }
 
 impl Journal {
+    /// What was asked for.
+    pub fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
     /// Opens the folder of a run, or begins one there with the configuration `base`.
     ///
     /// # Errors

@@ -287,9 +287,19 @@ impl Trials<'_> {
             })
             .collect();
         let (mut left, metric) = (unknown.len(), self.metric());
+        let asked = journal.asked().clone();
+        let mut has_changed = false;
         let mut said: Option<Instant> = None;
-        workers::run(jobs?, self.workers, &self.stop, &mut |line| {
+        let done = workers::run(jobs?, self.workers, &self.stop, &mut |line| {
             left -= 1;
+            // Until it is known to be the same.
+            has_changed = true;
+            has_changed = super::contents(self.base)? != [asked.data.clone(), asked.valid.clone()];
+            if has_changed {
+                let message = "the data has changed while trials read it: what is known is of the \
+                               files as they were; put them back, and run the same command";
+                return Err(Error::config("--data", message));
+            }
             // Short trials would fill the screen.
             let is_said = line.error.is_some() || said.is_none_or(|said| said.elapsed() > PAUSE);
             if !is_said {
@@ -305,7 +315,13 @@ impl Trials<'_> {
             let rest = if left > 0 { format!("  ({left} to go)") } else { String::new() };
             say(format_args!("trial {trial}  {scored}  {epochs} epochs  {score}{rest}"));
             journal.add(line)
-        })
+        });
+        if has_changed {
+            // From the beginning they come to the same, and what they have kept is of other data.
+            let unfinished = unknown.iter().filter(|task| journal.line(task).is_none());
+            unfinished.into_iter().try_for_each(|task| self.remove(journal, task))?;
+        }
+        done
     }
 
     fn folder(&self, journal: &Journal, task: &Task) -> PathBuf {
@@ -334,7 +350,7 @@ impl Trials<'_> {
             }
             Scored::Final => config.data.valid = self.base.data.valid.clone(),
         }
-        config.checkpoint.dir = Some(folder.join("checkpoints"));
+        config.checkpoint.dir = Some(folder.join(workers::CHECKPOINTS));
         (config.checkpoint.save_every, config.checkpoint.keep) = (0, 1);
         config.checkpoint.keep_best = false;
         config.run.output_dir = folder.join("output");

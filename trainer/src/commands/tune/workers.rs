@@ -25,6 +25,8 @@ const ORPHANS_END: Duration = Duration::from_secs(10);
 const CONFIG: &str = "config.toml";
 const LOG: &str = "log.json";
 const OUTPUT: &str = "output.txt";
+/// Of the folder of a task, its checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
 
 /// A task, ready to be run.
 pub struct Job {
@@ -182,6 +184,11 @@ fn line_of(job: &Job, status: ExitStatus, seconds: f64) -> Result<Line> {
             let error = events.iter().rfind(|event| event["event"] == "error");
             let diverged = error.filter(|event| event.get("place").is_some());
             let code = code.unwrap_or(1);
+            if code == 2 && job.folder.join(CHECKPOINTS).exists() {
+                // Its settings are good: it has begun with them, of data that was another.
+                remove(&job.folder)?;
+                return Err(failed("it cannot be resumed; now it begins again".to_owned()));
+            }
             if trial == 0 || code != 2 && diverged.is_none() {
                 return Err(failed(format!("it ended with exit code {code}")));
             }
