@@ -142,6 +142,10 @@ mod tests {
         let mut none = carried(&["whom".to_owned()], Format::Csv).unwrap();
         let error = none.next(&mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("expected a column `whom`, found `id`, `label`"), "{error}");
+        let bytes = [write(folder.path(), "c.csv", b"id,label,C1,who\n7,1,3,\xe9x\n")];
+        let mut other = Carried::new(Format::Csv, &bytes, &names, &described).unwrap();
+        let error = other.next(&mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("line 2: column `who` is carried and is not UTF-8"), "{error}");
         let error = carried(&names, Format::Criteo).err().unwrap().to_string();
         assert!(error.contains("the data is criteo"), "{error}");
     }

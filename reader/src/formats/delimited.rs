@@ -6,6 +6,7 @@
 
 mod carried;
 mod excerpt;
+mod judge;
 mod records;
 
 use std::io::Read;
@@ -17,6 +18,7 @@ use headlong_device::files::OutputFile;
 
 pub(in crate::formats) use self::carried::CarriedText;
 pub(crate) use self::excerpt::read_some;
+use self::judge::Judge;
 use self::records::{MOST_FIELD_BYTES, Place, Records};
 use super::named::{Fault, NamedColumns, Role, push_fields};
 use super::{About, Parts, Ranges, SampleStream, Sink, Source, cut, front_to_back};
@@ -68,8 +70,7 @@ struct Found {
 }
 
 /// The names of a file's columns (`Unnamed: 0` where the first has none), and what is between its
-/// fields: what is `said`, else a tab if one
-/// is in the header, else a comma, a semicolon, or `|`.
+/// fields: what is `said`, else a tab if one is in the header, else a comma, a semicolon, or `|`.
 pub fn header(path: &DataFile, said: Option<u8>) -> Result<(Vec<String>, u8)> {
     let mut file = TextFile::look(path)?;
     let mut text = Vec::new();
@@ -152,66 +153,68 @@ impl OneFile {
             found: Arc::default(),
         };
         if counted {
-            let judge = (policy == BadRowPolicy::Skip).then_some(columns);
             let find = |file| {
                 let records = Records::new(file, separator, Place::START)?;
-                one.find_records(records, judge)
+                one.find_records(records, columns, policy)
             };
             let known = path.find_once(|| find(file))?;
-            let is_judged_so = known.skipped.as_ref().map(|(columns, _)| columns) == judge;
+            let judged_by = known.skipped.as_ref().map(|(columns, _)| columns);
+            let is_judged_so = judged_by == (policy == BadRowPolicy::Skip).then_some(columns);
             one.found = if is_judged_so { known } else { Arc::new(find(TextFile::look(path)?)?) };
         }
         Ok(one)
     }
 
-    /// Finds the records; with a `judge`, those whose fields are what it says.
-    fn find_records(&self, mut records: Records, judge: Option<&NamedColumns>) -> Result<Found> {
-        let mut found = Found {
-            skipped: judge.map(|columns| (columns.clone(), SkipReport::default())),
-            ..Found::default()
-        };
+    fn find_records(
+        &self,
+        mut records: Records,
+        columns: &NamedColumns,
+        policy: BadRowPolicy,
+    ) -> Result<Found> {
+        let mut judge = Judge::new(policy, columns, self.is_labelled());
+        let (mut found, mut skipped) = (Found::default(), SkipReport::default());
         records.next()?;
-        while records.next()? {
-            match &mut found.skipped {
-                None => self.check_length(&records)?,
-                Some((columns, report)) => {
-                    if let Some(bad) = self.fault_of(&records, columns) {
-                        report.add(1, std::iter::once(bad));
-                        continue;
-                    }
-                }
-            }
+        while self.next_sample(&mut records, &mut judge, &mut |bad| {
+            skipped.add(1, std::iter::once(bad));
+        })? {
             let is_first = found.num_records == 0;
             if is_first || self.is_plain && found.num_records.is_multiple_of(RECORDS_PER_PLACE) {
                 found.places.push(records.place());
             }
             found.num_records += 1;
         }
+        found.skipped = judge.map(|_| (columns.clone(), skipped));
         Ok(found)
     }
 
-    fn check_length(&self, records: &Records) -> Result<()> {
-        match self.wrong_length(records) {
-            Some(message) => Err(records.bad(records.place().line, message)),
-            None => Ok(()),
+    /// Goes to the next record that is a sample; false after the last. With a judge, bad ones are
+    /// `skipped`; without one, a record of another length than the header is an error.
+    fn next_sample(
+        &self,
+        records: &mut Records,
+        judge: &mut Option<Judge>,
+        skipped: &mut dyn FnMut(BadRow),
+    ) -> Result<bool> {
+        while records.next()? {
+            let bad = match judge {
+                Some(judge) => judge.fault_of(self, records),
+                None => match self.wrong_length(records) {
+                    Some(message) => return Err(records.bad(records.place().line, message)),
+                    None => None,
+                },
+            };
+            match bad {
+                Some(bad) => skipped(bad),
+                None => return Ok(true),
+            }
         }
+        Ok(false)
     }
 
     fn wrong_length(&self, records: &Records) -> Option<String> {
         let (expected, found) = (self.header.len(), records.len());
         let message = || format!("expected {expected} fields as in the header, found {found}");
         (expected != found).then(message)
-    }
-
-    /// What is wrong with the record at hand.
-    fn fault_of(&self, records: &Records, columns: &NamedColumns) -> Option<BadRow> {
-        let fault = self.wrong_length(records).or_else(|| {
-            let mut samples = Samples::default();
-            samples.clear(&columns.schema(self.is_labelled()));
-            let pushed = push_fields(records.fields(), &self.roles, columns, &mut samples);
-            pushed.err().map(|fault| self.in_words(fault))
-        })?;
-        Some(BadRow { file: self.path.name(), line: records.place().line, fault })
     }
 
     fn in_words(&self, (column, (expected, found)): (usize, Fault)) -> String {
@@ -267,7 +270,7 @@ impl Source for DelimitedSource {
             files: Arc::clone(&self.files),
             pieces,
             is_counted: self.starts.is_some(),
-            policy: self.policy,
+            judge: Judge::new(self.policy, &self.columns, self.about.schema.labelled),
             skipped: self.skipped.clone(),
             now: None,
             open: None,
@@ -281,7 +284,7 @@ struct DelimitedStream {
     files: Arc<[OneFile]>,
     pieces: Parts,
     is_counted: bool,
-    policy: BadRowPolicy,
+    judge: Option<Judge>,
     skipped: SharedReport,
     now: Option<(usize, Range<u64>)>,
     open: Option<OpenFile>,
@@ -296,7 +299,8 @@ struct OpenFile {
 impl DelimitedStream {
     /// Goes to record `wanted` of file `index`.
     fn go_to(&mut self, index: usize, wanted: u64) -> Result<()> {
-        let file = &self.files[index];
+        let files = Arc::clone(&self.files);
+        let file = &files[index];
         let near = |open: &OpenFile| {
             open.index == index
                 && open.next <= wanted
@@ -319,17 +323,16 @@ impl DelimitedStream {
     }
 
     /// Goes to the next record; false at the end of a file whose records were not counted.
-    fn read_record(&self, open: &mut OpenFile) -> Result<bool> {
+    fn read_record(&mut self, open: &mut OpenFile) -> Result<bool> {
         let file = &self.files[open.index];
-        while open.records.next()? {
-            if self.policy == BadRowPolicy::Error {
-                file.check_length(&open.records)?;
-            } else if let Some(bad) = file.fault_of(&open.records, &self.columns) {
-                if !self.is_counted {
-                    self.skipped.add(|report| report.add(1, std::iter::once(bad)));
-                }
-                continue;
+        let (is_counted, report) = (self.is_counted, &self.skipped);
+        let skip = &mut |bad| {
+            // Counted ones were found when the file was opened.
+            if !is_counted {
+                report.add(|report| report.add(1, std::iter::once(bad)));
             }
+        };
+        if file.next_sample(&mut open.records, &mut self.judge, skip)? {
             open.next += 1;
             return Ok(true);
         }
@@ -384,8 +387,14 @@ impl SampleStream for DelimitedStream {
 
 impl DelimitedStream {
     /// Adds the records of an open file up to `end`; false where it has fewer.
-    fn push_records(&self, open: &mut OpenFile, end: u64, samples: &mut Samples) -> Result<bool> {
-        let file = &self.files[open.index];
+    fn push_records(
+        &mut self,
+        open: &mut OpenFile,
+        end: u64,
+        samples: &mut Samples,
+    ) -> Result<bool> {
+        let files = Arc::clone(&self.files);
+        let file = &files[open.index];
         while open.next < end {
             if !self.read_record(open)? {
                 return Ok(false);

@@ -19,7 +19,7 @@ use crate::config::{
 use crate::data::{self, EvaluationData};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::RankGroup;
-use crate::metrics::{EvalMetrics, MetricsAccumulator, Scores};
+use crate::metrics::{EvalMetrics, Scores};
 use crate::plan::{Facts, Plan, advice};
 use crate::report::{self, Eval, count, lines};
 use crate::run::dictionary::RunDictionary;
@@ -113,13 +113,8 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
         }
     }
     let mut slices = applied.slices(arguments)?;
-    let (mut scores, started) = (Scores::default(), Instant::now());
-    let unseen = applied.run(&arguments.data, true, &mut |logits, labels| {
-        scores.extend(logits, labels);
-        slices.as_mut().map_or(Ok(()), |slices| slices.push(logits, labels))
-    })?;
-    let metrics = EvalMetrics::of(&scores.tally());
-    let eval = Eval { metrics, eval_s: started.elapsed().as_secs_f64(), known_at_step: None };
+    let mut scores = Scores::default();
+    let (eval, unseen) = applied.evaluate(&arguments.data, &mut scores, slices.as_mut())?;
     if let Some(warning) = eval.metrics.warning() {
         warn(warning);
     }
@@ -219,7 +214,7 @@ pub(super) fn evaluate_validation(
     let (now, then) = (&mut applied.config.data, &config.data);
     now.holdout = then.holdout;
     (now.holdout_fold, now.holdout_test) = (then.holdout_fold, then.holdout_test);
-    applied.evaluate(files)
+    applied.evaluate(files, &mut Scores::default(), None).map(|(eval, _)| eval)
 }
 
 /// Checkpoints in memory, ready to be applied to rows: one, or those of an ensemble.
@@ -293,15 +288,21 @@ impl Applied {
         Ok(Self { config, checkpoints, groups, ids, threads })
     }
 
-    fn evaluate(&mut self, files: &[DataFile]) -> Result<Eval> {
+    /// Adds to `scores` and `slices`. As [`run`](Self::run) says: ids without a row of their own.
+    fn evaluate(
+        &mut self,
+        files: &[DataFile],
+        scores: &mut Scores,
+        mut slices: Option<&mut Slices>,
+    ) -> Result<(Eval, Vec<(String, f64)>)> {
         let started = Instant::now();
-        let mut metrics = MetricsAccumulator::default();
-        self.run(files, true, &mut |logits, labels| {
-            metrics.push(logits, labels);
-            Ok(())
+        let unseen = self.run(files, true, &mut |logits, labels| {
+            scores.extend(logits, labels);
+            slices.as_mut().map_or(Ok(()), |slices| slices.push(logits, labels))
         })?;
+        let metrics = EvalMetrics::of(&scores.tally());
         let eval_s = started.elapsed().as_secs_f64();
-        Ok(Eval { metrics: metrics.metrics(), eval_s, known_at_step: None })
+        Ok((Eval { metrics, eval_s, known_at_step: None }, unseen))
     }
 
     /// What `arguments` ask to be taken over parts of the data, where they do.

@@ -125,7 +125,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-/// The mean of the groups' own AUC, each as heavy as its samples; groups of one class have none.
+/// The mean of the groups' own AUC, weighted by samples; groups of one class have none.
 struct Grouped {
     auc: Option<f64>,
     groups: u64,
@@ -153,8 +153,8 @@ impl Grouped {
 
     fn to_text(&self, column: &str) -> String {
         format!(
-            "AUC by `{column}` {}: mean over {} groups, each as heavy as its samples; {} of one \
-             class are left out\n",
+            "AUC by `{column}` {}: mean over {} groups, weighted by samples; {} of one class are \
+             left out\n",
             number(self.auc, 5),
             count(self.groups - self.of_one_class),
             count(self.of_one_class)
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_as_heavy_as_their_samples_and_need_both_classes() {
+    fn groups_are_weighted_by_samples_and_need_both_classes() {
         let mut groups = [Scores::default(), Scores::default(), Scores::default()];
         groups[0].extend(&[1.0, 0.0], &[1.0, 0.0]);
         groups[1].extend(&[0.0, 1.0, 0.5, 0.7], &[1.0, 0.0, 0.0, 1.0]);

@@ -1,19 +1,17 @@
 //! Some columns of a file, as text, record by record.
 
 use super::OneFile;
+use super::judge::Judge;
 use super::records::Records;
 use crate::convert::Described;
-use crate::criteo::BadRowPolicy;
 use crate::error::Result;
 use crate::formats::carried::places;
-use crate::formats::named::NamedColumns;
 use crate::io::DataFile;
 
 /// Fields of columns, of the records that are samples.
 pub(in crate::formats) struct CarriedText {
     file: OneFile,
-    columns: NamedColumns,
-    policy: BadRowPolicy,
+    judge: Option<Judge>,
     records: Records,
     places: Vec<usize>,
 }
@@ -25,31 +23,25 @@ impl CarriedText {
         let policy = described.text.on_bad_row;
         let file = OneFile::open(path, &columns, false, policy)?;
         let places = places(names, &file.header, path)?;
-        Ok(Self { records: file.records(None)?, file, columns, policy, places })
+        let judge = Judge::new(policy, &columns, file.is_labelled());
+        Ok(Self { records: file.records(None)?, file, judge, places })
     }
 
     /// As [`Carried::next`](crate::formats::carried::Carried::next).
     pub fn next(&mut self, row: &mut Vec<String>) -> Result<bool> {
-        while self.records.next()? {
-            if self.policy == BadRowPolicy::Skip {
-                if self.file.fault_of(&self.records, &self.columns).is_some() {
-                    continue;
-                }
-            } else {
-                self.file.check_length(&self.records)?;
-            }
-            let fields: Vec<&[u8]> = self.records.fields().collect();
-            row.clear();
-            for &place in &self.places {
-                let text = str::from_utf8(fields[place]).map_err(|_| {
-                    let column = &self.file.header[place];
-                    let message = format!("column `{column}` is carried and is not UTF-8");
-                    self.records.bad(self.records.place().line, message)
-                })?;
-                row.push(text.to_owned());
-            }
-            return Ok(true);
+        if !self.file.next_sample(&mut self.records, &mut self.judge, &mut |_| {})? {
+            return Ok(false);
         }
-        Ok(false)
+        let fields: Vec<&[u8]> = self.records.fields().collect();
+        row.clear();
+        for &place in &self.places {
+            let text = str::from_utf8(fields[place]).map_err(|_| {
+                let column = &self.file.header[place];
+                let message = format!("column `{column}` is carried and is not UTF-8");
+                self.records.bad(self.records.place().line, message)
+            })?;
+            row.push(text.to_owned());
+        }
+        Ok(true)
     }
 }

@@ -4,6 +4,7 @@ use super::column::Column;
 use super::contained::contained;
 use super::read::{Opened, bad, refused_type};
 use crate::error::Result;
+use crate::excerpt::UNIT_SEPARATOR;
 use crate::formats::carried::places;
 use crate::io::DataFile;
 
@@ -79,7 +80,7 @@ impl CarriedParquet {
             let column = contained(|| Column::read(reader, descriptor, count)).map_err(failed)?;
             fields.clear();
             column.texts(count, &mut |text| {
-                fields.push(String::from_utf8_lossy(text).replace(UNIT_SEPARATOR, "|"));
+                fields.push(String::from_utf8_lossy(text).replace(UNIT_SEPARATOR as char, "|"));
             });
         }
         (self.given, self.decoded) = (0, self.decoded + count);
@@ -89,5 +90,3 @@ impl CarriedParquet {
         Ok(true)
     }
 }
-
-const UNIT_SEPARATOR: char = crate::excerpt::UNIT_SEPARATOR as char;

@@ -287,14 +287,14 @@ impl Trials<'_> {
             })
             .collect();
         let (mut left, metric) = (unknown.len(), self.metric());
-        let asked = journal.asked().clone();
+        let then = [journal.asked().data.clone(), journal.asked().valid.clone()];
         let mut has_changed = false;
         let mut said: Option<Instant> = None;
         let done = workers::run(jobs?, self.workers, &self.stop, &mut |line| {
             left -= 1;
             // Until it is known to be the same.
             has_changed = true;
-            has_changed = super::contents(self.base)? != [asked.data.clone(), asked.valid.clone()];
+            has_changed = super::contents(self.base)? != then;
             if has_changed {
                 let message = "the data has changed while trials read it: what is known is of the \
                                files as they were; put them back, and run the same command";
