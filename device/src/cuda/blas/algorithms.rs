@@ -8,6 +8,7 @@ use crate::cuda::CudaStream;
 use crate::cuda::cache::{algorithm_file, write_shared};
 use crate::error::{DeviceError, Result};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -64,8 +65,6 @@ impl Algorithms {
             format!("{key} {:x} {}\n", kept.nanoseconds, words.join(" "))
         };
         let text: String = self.0.iter().map(line).collect();
-        // Processes that measure at once replace each other's: each file is whole, and measured
-        // again where it lacks a key.
         write_shared(file, text.as_bytes())
     }
 
@@ -175,9 +174,9 @@ impl Matmul {
                 let Ok(trial) = Trial::new(stream, &spec) else {
                     return Self::with_algorithms(stream, spec, proposals);
                 };
-                let found = fastest(&trial, stream, spec, &proposals)?;
-                keep(file, key, Kept { words: found.0.data, nanoseconds: found.1 })?;
-                found
+                let (algorithm, nanoseconds) = fastest(&trial, stream, spec, &proposals)?;
+                let found = Kept { words: algorithm.data, nanoseconds };
+                named(keep(file, key, kept, found)?).unwrap_or((algorithm, nanoseconds))
             }
         };
         // What may be refused all the same is replaced by what the library would take next.
@@ -205,13 +204,34 @@ fn search_file(stream: &CudaStream) -> Option<PathBuf> {
     named.or_else(|| if device.is_software() { None } else { algorithm_file() })
 }
 
-fn keep(file: &Path, key: String, kept: Kept) -> Result<()> {
-    // Read again: another process may have written meanwhile.
+/// Keeps what was found, and returns what the file has for the key from now on: what another
+/// process has found since the file was `read` counts, so that all that run from this file compute
+/// the same bits.
+fn keep(file: &Path, key: String, read: Option<Kept>, found: Kept) -> Result<Kept> {
+    let lock = Lock::of(file);
     let mut algorithms = Algorithms::read(file)?;
-    algorithms.insert(key, kept);
+    if let Some(other) = algorithms.get(&key).filter(|other| Some(*other) != read) {
+        return Ok(other);
+    }
+    algorithms.insert(key, found);
     // A full or read-only disk costs the next start a search, not this run.
     algorithms.write(file).ok();
-    Ok(())
+    drop(lock);
+    Ok(found)
+}
+
+/// Held by the process that adds to a file of algorithms: one that read it before another has
+/// written would take away what that one has added.
+struct Lock(Option<File>);
+
+impl Lock {
+    /// Of a file next to it, because the file itself is replaced; none where the folder takes none.
+    fn of(file: &Path) -> Self {
+        let beside = file.with_extension("lock");
+        let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let opened = folder.and_then(|()| File::create(beside));
+        Self(opened.ok().filter(|opened| opened.lock().is_ok()))
+    }
 }
 
 /// The fastest of these, and its time.
@@ -242,8 +262,7 @@ fn nanoseconds_of_pass(stream: &CudaStream, spec: &MatmulSpec, bytes: usize) -> 
     }
     let Ok(trial) = Trial::new(stream, spec) else { return Ok(0) };
     let nanoseconds = trial.nanoseconds_of_pass(bytes)?;
-    keep(&file, key, Kept { words: [0; 8], nanoseconds })?;
-    Ok(nanoseconds)
+    Ok(keep(&file, key, None, Kept { words: [0; 8], nanoseconds })?.nanoseconds)
 }
 
 #[cfg(test)]
@@ -314,6 +333,30 @@ mod tests {
         }
         set_product_faults(ProductFaults::default());
         std::fs::remove_file(&file).unwrap();
+    }
+
+    /// Two processes that search for the same product at once, and one for another: all compute
+    /// with what was kept first, and no entry is lost.
+    #[test]
+    fn of_searches_at_once_the_first_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("algorithms.txt");
+        let found = |word| Kept { words: [word; 8], nanoseconds: word };
+        let counted: Vec<Kept> = std::thread::scope(|scope| {
+            let keep_both = |word: u64| {
+                let file = &file;
+                move || {
+                    let own = keep(file, format!("{word:x}"), None, found(word)).unwrap();
+                    assert_eq!(own, found(word));
+                    keep(file, "ff".to_owned(), None, found(word)).unwrap()
+                }
+            };
+            let threads: Vec<_> = (0..16).map(|word| scope.spawn(keep_both(word))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let kept = Algorithms::read(&file).unwrap();
+        assert!(counted.iter().all(|counted| Some(*counted) == kept.get("ff")), "{counted:?}");
+        assert!((0..16).all(|word| kept.get(&format!("{word:x}")) == Some(found(word))));
     }
 
     #[test]

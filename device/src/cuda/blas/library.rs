@@ -167,10 +167,11 @@ impl Layout {
 
 dropped_by!(Layout, cublasLtMatrixLayoutDestroy);
 
-/// How sums that are computed in parts may be added up: not in place, where parts come in the order
-/// in which they are done. A mask of cublasLtReductionScheme_t, which the bindings leave out:
-/// 2 and 4 add up what lies in the workspace.
-const REPEATABLE_REDUCTIONS: u32 = 2 | 4;
+/// How sums that are computed in parts may be added up: as f32 that lie in the workspace. Not in
+/// place, where parts come in the order in which they are done, and not in the type of the result,
+/// which rounds each part to 16 bits. A mask of cublasLtReductionScheme_t, which the bindings leave
+/// out.
+const EXACT_REDUCTIONS: u32 = 2;
 
 /// What is promised of pointers and workspace when algorithms are asked for.
 pub(super) struct Preference(pub(super) sys::cublasLtMatmulPreference_t);
@@ -195,7 +196,7 @@ impl Preference {
             made.set(attribute, alignment)?;
         }
         let schemes = PreferenceAttribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
-        made.set(schemes, &REPEATABLE_REDUCTIONS)?;
+        made.set(schemes, &EXACT_REDUCTIONS)?;
         Ok(made)
     }
 
