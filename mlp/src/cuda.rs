@@ -71,8 +71,9 @@ pub(crate) fn product(
     let alternatives: Vec<Alternative> = alternatives.into_iter().flatten().collect();
     let plan = Matmul::fastest_of(stream, spec, &alternatives);
     let plan: Planned = plan.map(Arc::new).map_err(|error| error.to_string().into());
-    // What fails because a graph is being captured works afterwards.
-    if plan.is_err() && stream.is_capturing().unwrap_or(true) {
+    // What fails because a graph is being captured works afterwards, and what this stream has
+    // failed at before is no word of the library about the product.
+    if plan.is_err() && (stream.is_capturing().unwrap_or(true) || stream.check().is_err()) {
         return plan;
     }
     PLANS.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(plan).clone()

@@ -35,7 +35,7 @@ mod tests;
 mod weights;
 
 pub use compute::Compute;
-pub(crate) use helpers::{build, copy_rounded};
+pub(crate) use helpers::{ColumnSums, build, copy_rounded};
 pub(crate) use weights::copy_into;
 pub use weights::{Weights, WeightsPlan};
 
@@ -106,19 +106,19 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
     backward_data_with_mask(stream, args, None);
 }
 
-/// What a device's product can take of the layer below, in the pass of the data gradient.
-#[derive(Debug)]
+/// What a device does of the layer below when it applies its ReLU to the data gradient.
+#[derive(Debug, Default)]
 pub(crate) struct Below<'a> {
-    /// The mask that [`forward_with_mask`] left there.
-    pub mask: &'a Mat,
-    /// Its bias gradient, of the type of the data gradient, where that is wanted; overwritten.
-    pub d_b: Option<&'a Mat>,
+    /// The mask that [`forward_with_mask`] left there, if it did.
+    pub mask: Option<&'a Mat>,
+    /// Where its bias gradient goes, or those of blocks of samples.
+    pub sums: Option<ColumnSums<'a>>,
 }
 
 /// How [`backward_weights_with`] differs from [`backward_weights`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WeightGradientOptions {
-    /// The bias gradient of one block of samples is done already.
+    /// The sums of `d_z` are there already: the bias gradient, or those of blocks.
     pub has_bias: bool,
     /// What products are computed in.
     pub compute: Compute,
@@ -129,12 +129,12 @@ pub(crate) fn keeps_mask(stream: &Stream, args: &ForwardArgs<'_>) -> bool {
     matches!(stream.device(), Device::Cuda(_)) && cuda::keeps_mask(stream, args)
 }
 
-/// As [`backward_data`]; with `below`, true says that the bias gradient of the layer below is done.
+/// As [`backward_data`]; a device does what `below` wants.
 pub(crate) fn backward_data_with_mask(
     stream: &Stream,
     args: &BackwardDataArgs<'_>,
     below: Option<&Below<'_>>,
-) -> bool {
+) {
     let (samples, inputs, outputs) = (args.d_z.rows(), args.w.inputs(), args.w.outputs());
     shape("gradient of the output", args.d_z, samples, outputs);
     shape("gradient of the input", args.d_x, samples, inputs);
@@ -142,10 +142,7 @@ pub(crate) fn backward_data_with_mask(
         shape("mask", mask, samples, inputs);
     }
     match stream.device() {
-        Device::Cpu => {
-            cpu::backward_data(stream, args);
-            false
-        }
+        Device::Cpu => cpu::backward_data(stream, args),
         Device::Cuda(_) => cuda::backward_data(stream, args, below),
     }
 }

@@ -34,10 +34,10 @@ pub use plan::{Arenas, Kind, MlpPlan, MlpSpec, Plans};
 use crate::gemm::FactorType;
 use crate::init;
 use crate::linear::{
-    self, Activation, BackwardDataArgs, BackwardWeightsArgs, Compute, ForwardArgs, Partials,
-    WeightGradientOptions, Weights,
+    self, Activation, BackwardDataArgs, BackwardWeightsArgs, Below, ColumnSums, Compute,
+    ForwardArgs, Partials, WeightGradientOptions, Weights,
 };
-use headlong_device::{DType, Mat, Stream};
+use headlong_device::{Device, Mat, Stream};
 use side_stream::SideStream;
 
 /// A stack of dense layers.
@@ -256,7 +256,6 @@ impl Mlp {
         let input = self.rounded.as_ref().filter(|_| is_copied);
         let input = input.map_or(args.x.clone(), |ends| ends[INPUT].first_rows(args.x.rows()));
         let mut d_z = self.rounded(stream, OUTPUT, args.d_z);
-        let mut has_bias = false;
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let below = index.checked_sub(1).map(|below| self.between(below, args.x.rows()));
             let x = below.as_ref().map_or(&input, |below| &below.y);
@@ -269,17 +268,17 @@ impl Mlp {
                 block_len: args.block_len,
                 accumulate: args.accumulate,
             };
+            // A layer that another one follows has them from that one's data gradient.
+            let has_bias = matches!(stream.device(), Device::Cuda(_)) && layer.between.is_some();
             let options = WeightGradientOptions { has_bias, compute: self.compute };
             // During the data gradient where it can be, else after it.
             if let Some(side_stream) = &side_stream {
                 linear::backward_weights_with(side_stream.fork(index), &weights, options);
             }
-            let below_has_bias =
-                self.backward_data(stream, (args, &input), index, &d_z, below.as_ref());
+            self.backward_data(stream, (args, &input), index, &d_z, below.as_ref());
             if side_stream.is_none() {
                 linear::backward_weights_with(stream, &weights, options);
             }
-            has_bias = below_has_bias;
             if let Some(below) = below {
                 d_z = below.d_z;
             }
@@ -295,8 +294,8 @@ impl Mlp {
         between.expect("every layer but the last one has them").first_rows(samples)
     }
 
-    /// The data gradient of layer `index`, where it is wanted. Whether the bias gradient of the
-    /// layer below is done, too.
+    /// The data gradient of layer `index`, where it is wanted; on a device also the bias gradient
+    /// of the layer below, or those of its blocks of samples.
     fn backward_data(
         &self,
         stream: &Stream,
@@ -304,7 +303,7 @@ impl Mlp {
         index: usize,
         d_z: &Mat,
         below: Option<&Between>,
-    ) -> bool {
+    ) {
         let w = &self.layers[index].weights;
         let Some(Between { y, d_z: d_x, mask }) = below else {
             if let Some(d_x) = args.d_x {
@@ -315,23 +314,31 @@ impl Mlp {
                 );
                 self.round(stream, d_x);
             }
-            return false;
+            return;
         };
         let layer = &self.layers[index - 1];
         let x = match index.checked_sub(2) {
             Some(below) => self.between(below, args.x.rows()).y,
             None => input.clone(),
         };
-        // The bias gradient of that pass is of all samples, as coarse as the data gradient, and it
-        // overwrites.
-        let d_b = layer.d_bias.as_ref().filter(|_| !args.accumulate && d_x.dtype() == DType::F32);
         let keeps_mask = linear::keeps_mask(stream, &layer.forward_args(&x, y));
-        let fused = keeps_mask.then_some(linear::Below { mask, d_b });
+        let of_below = Below {
+            mask: keeps_mask.then_some(mask),
+            sums: layer.d_bias.as_ref().map(|d_bias| match &layer.partials {
+                None => {
+                    let (block_len, accumulate) = (args.x.rows(), args.accumulate);
+                    ColumnSums { sums: d_bias, block_len, accumulate }
+                }
+                Some(partials) => {
+                    let (sums, block_len) = (&partials.bias, args.block_len);
+                    ColumnSums { sums, block_len, accumulate: false }
+                }
+            }),
+        };
         let mask = (layer.activation == Activation::Relu).then_some(y);
         let data = BackwardDataArgs { d_z, w, d_x, mask, accumulate: false };
-        let done = linear::backward_data_with_mask(stream, &data, fused.as_ref());
+        linear::backward_data_with_mask(stream, &data, Some(&of_below));
         self.round(stream, d_x);
-        done
     }
 }
 

@@ -1,6 +1,6 @@
 //! Products of cuBLASLt with what fits into their epilogues; kernels do what does not.
 
-use super::helpers::{add_bias, add_blocks, bias_gradient, filled_up, mask_gradient};
+use super::helpers::{ColumnSums, Passed, add_bias, add_blocks, filled_up, mask_and_sum};
 use super::{
     Activation, BackwardDataArgs, BackwardWeightsArgs, Below, ForwardArgs, Partials,
     WeightGradientOptions,
@@ -62,11 +62,6 @@ fn bytes_left(spec: &MatmulSpec, wanted: Epilogue, epilogue: Epilogue) -> usize 
     match (wanted, epilogue) {
         // The output is read and written.
         (Epilogue::Bias | Epilogue::ReluBias | Epilogue::ReluAuxBias, Epilogue::None) => 2 * output,
-        // So is the gradient, and the output of the layer below is read.
-        (Epilogue::DRelu, Epilogue::None) => 3 * output,
-        (Epilogue::DReluBgrad, Epilogue::None) => 4 * output,
-        (Epilogue::DReluBgrad, Epilogue::DRelu) => output,
-        (Epilogue::BgradA, Epilogue::None) => of(spec.k, spec.a),
         _ => 0,
     }
 }
@@ -147,53 +142,37 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {
     }
 }
 
-/// Whether the bias gradient of the layer below is done, too.
-pub fn backward_data(
-    stream: &Stream,
-    args: &BackwardDataArgs<'_>,
-    below: Option<&Below<'_>>,
-) -> bool {
+/// With `below`, its ReLU is applied, and its bias gradient summed, in one pass over the result.
+pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>, below: Option<&Below<'_>>) {
     let stream = stream.cuda_body();
     let (d_z, w, d_x) = (args.d_z, args.w.operand(), args.d_x);
-    if d_z.rows() == 0 {
-        return false;
+    if d_z.rows() > 0 {
+        let spec = MatmulSpec {
+            m: d_z.rows(),
+            // The copies of weights have rows and columns of zeros for what fills rows of 16-bit
+            // gradients up.
+            n: filled_up(d_x).min(filled_up(w)),
+            k: filled_up(d_z),
+            a: plain(d_z),
+            b: plain(w),
+            d: plain(d_x),
+            math: args.w.compute().math(),
+            epilogue: Epilogue::None,
+            bias_dtype: d_x.dtype(),
+        };
+        let beta = if args.accumulate { 1.0 } else { 0.0 };
+        let run = MatmulArgs { beta, ..addresses(d_z, w, d_x) };
+        run_with_fastest(stream, spec, &[Epilogue::None], &run);
     }
-    let spec = MatmulSpec {
-        m: d_z.rows(),
-        // The copies of weights have rows and columns of zeros for what fills rows of 16-bit
-        // gradients up.
-        n: filled_up(d_x).min(filled_up(w)),
-        k: filled_up(d_z),
-        a: plain(d_z),
-        b: plain(w),
-        d: plain(d_x),
-        math: args.w.compute().math(),
-        epilogue: Epilogue::None,
-        bias_dtype: d_x.dtype(),
-    };
-    let beta = if args.accumulate { 1.0 } else { 0.0 };
-    let plain = MatmulArgs { beta, ..addresses(d_z, w, d_x) };
-    let (epilogues, run) = match below {
-        None => (&[Epilogue::None][..], plain),
-        Some(Below { mask, d_b: None }) => {
-            let aux = mask.device_ptr();
-            (&[Epilogue::DRelu, Epilogue::None][..], MatmulArgs { aux, ..plain })
-        }
-        Some(Below { mask, d_b: Some(d_b) }) => {
-            assert_eq!((d_b.dtype(), spec.n), (d_x.dtype(), d_b.cols()), "a bias gradient");
-            let (bias, aux) = (d_b.device_ptr(), mask.device_ptr());
-            let epilogues = &[Epilogue::DReluBgrad, Epilogue::DRelu, Epilogue::None][..];
-            (epilogues, MatmulArgs { bias, aux, ..plain })
-        }
-    };
-    let done = run_with_fastest(stream, spec, epilogues, &run);
-    if let (Some(mask), Some(Epilogue::None)) = (args.mask, done) {
-        mask_gradient(stream, mask, d_x);
+    let bits = below.and_then(|below| below.mask).map(Passed::Bits);
+    let passed = args.mask.map(|output| bits.unwrap_or(Passed::Output(output)));
+    let sums = below.and_then(|below| below.sums.as_ref());
+    if passed.is_some() || sums.is_some() {
+        mask_and_sum(stream, d_x, passed, sums);
     }
-    done == Some(Epilogue::DReluBgrad)
 }
 
-/// Without `d_b` where somebody else has summed it.
+/// Without sums of `d_z` where they are there already.
 pub fn backward_weights(
     stream: &Stream,
     args: &BackwardWeightsArgs<'_>,
@@ -201,17 +180,27 @@ pub fn backward_weights(
 ) {
     let stream = stream.cuda_body();
     let math = options.compute.math();
+    let sum_columns = |to: ColumnSums<'_>| {
+        if !options.has_bias {
+            mask_and_sum(stream, args.d_z, None, Some(&to));
+        }
+    };
+    let (block_len, accumulate) = (args.block_len, args.accumulate);
     match args.partials {
         None => {
-            let d_b = args.d_b.filter(|_| !options.has_bias);
-            sum_block(stream, math, (args.x, args.d_z), (args.d_w, d_b), args.accumulate);
+            sum_block(stream, math, (args.x, args.d_z), args.d_w, accumulate);
+            if let Some(sums) = args.d_b {
+                sum_columns(ColumnSums { sums, block_len: args.d_z.rows(), accumulate });
+            }
         }
         Some(partials) => {
             sum_all_blocks(stream, math, args, partials);
             let count = partials.sum_blocks;
-            add_blocks(stream, &partials.weight, args.d_w, count, args.accumulate);
+            add_blocks(stream, &partials.weight, args.d_w, count, accumulate);
             if let Some(d_b) = args.d_b {
-                add_blocks(stream, &partials.bias, d_b, count, args.accumulate);
+                let sums = &partials.bias;
+                sum_columns(ColumnSums { sums, block_len, accumulate: false });
+                add_blocks(stream, sums, d_b, count, accumulate);
             }
         }
     }
@@ -227,26 +216,17 @@ fn sum_all_blocks(
     for index in 0..partials.sum_blocks {
         let samples = block(args.x.rows(), args.block_len, index);
         let of = |mat: &Mat| mat.rows_range(samples.start, samples.len());
-        let (d_w, d_b) = (
-            partials.weight.rows_range(index * outputs, outputs),
-            partials.bias.rows_range(index, 1),
-        );
-        let d_b = args.d_b.map(|_| &d_b);
-        sum_block(stream, math, (&of(args.x), &of(args.d_z)), (&d_w, d_b), false);
+        let d_w = partials.weight.rows_range(index * outputs, outputs);
+        sum_block(stream, math, (&of(args.x), &of(args.d_z)), &d_w, false);
     }
 }
 
-/// `d_w = d_zᵀ·x` and `d_b = Σ d_z` of one block of samples.
-fn sum_block(
-    stream: &CudaStream,
-    math: Math,
-    (x, d_z): (&Mat, &Mat),
-    (d_w, d_b): (&Mat, Option<&Mat>),
-    accumulate: bool,
-) {
+/// `d_w = d_zᵀ·x` of one block of samples.
+fn sum_block(stream: &CudaStream, math: Math, (x, d_z): (&Mat, &Mat), d_w: &Mat, accumulate: bool) {
     if x.rows() == 0 {
-        for mat in [Some(d_w), d_b].into_iter().flatten().filter(|_| !accumulate) {
-            stream.fill_bytes(mat.device_ptr(), 0, mat.rows() * mat.stride() * mat.dtype().bytes());
+        if !accumulate {
+            let bytes = d_w.rows() * d_w.stride() * d_w.dtype().bytes();
+            stream.fill_bytes(d_w.device_ptr(), 0, bytes);
         }
         return;
     }
@@ -262,16 +242,7 @@ fn sum_block(
         epilogue: Epilogue::None,
         bias_dtype: d_w.dtype(),
     };
-    let bias = d_b.map_or(DevicePtr::NULL, Mat::device_ptr);
-    let run =
-        MatmulArgs { beta: if accumulate { 1.0 } else { 0.0 }, bias, ..addresses(d_z, x, d_w) };
-    // The epilogue overwrites the bias gradient: it cannot accumulate.
-    let epilogues = match d_b {
-        Some(_) if !accumulate => &[Epilogue::BgradA, Epilogue::None][..],
-        _ => &[Epilogue::None],
-    };
-    let done = run_with_fastest(stream, spec, epilogues, &run);
-    if let (Some(d_b), Some(Epilogue::None)) = (d_b, done) {
-        bias_gradient(stream, d_z, d_b, accumulate);
-    }
+    let beta = if accumulate { 1.0 } else { 0.0 };
+    let run = MatmulArgs { beta, ..addresses(d_z, x, d_w) };
+    run_with_fastest(stream, spec, &[Epilogue::None], &run);
 }

@@ -9,13 +9,16 @@ use headlong_device::{DType, Mat};
 pub static SOURCE: Source = Source { name: "mlp/linear", text: include_str!("linear.cu") };
 
 kernel_args! {
-    pub struct MaskArgs(output, gradient) { rows, cols: u64; }
-
     pub struct BiasArgs { values, bias: DevicePtr; stride, rows, cols, relu: u64; }
 
-    pub struct BiasGradientArgs {
-        gradient, d_bias, sums: DevicePtr;
-        stride, rows, cols, parts, accumulate: u64;
+    pub struct MaskAndSumArgs {
+        gradient, output, bits, sums: DevicePtr;
+        gradient_stride, output_stride, bits_stride, rows, cols, block_len, blocks, parts: u64;
+    }
+
+    pub struct SumPartsArgs {
+        sums, d_bias: DevicePtr;
+        stride, cols, blocks, parts, accumulate: u64;
     }
 
     pub struct TreeArgs(blocks, total) { rows, cols, count, accumulate: u64; }
@@ -94,49 +97,85 @@ pub fn add_bias(stream: &CudaStream, values: &Mat, bias: &Mat, relu: bool) {
     elementwise(stream, "add_bias", values, &launched);
 }
 
-/// Zeros in the gradient where the output is not above zero.
-pub fn mask_gradient(stream: &CudaStream, output: &Mat, gradient: &Mat) {
-    let launched = MaskArgs {
-        mats: Mats::new([output, gradient]),
-        rows: gradient.rows() as u64,
-        cols: gradient.cols() as u64,
-    };
-    elementwise(stream, "mask_gradient", gradient, &launched);
+/// What a ReLU let pass.
+#[derive(Debug, Clone, Copy)]
+pub enum Passed<'a> {
+    /// What it has put out: whatever is above zero.
+    Output(&'a Mat),
+    /// One bit an element, as cuBLASLt's epilogue leaves them.
+    Bits(&'a Mat),
 }
 
-/// Rows of a part, at least, when a bias gradient is summed in parts.
-const PART_ROWS: usize = 512;
+/// Where sums of columns go: a row for each block of so many rows.
+#[derive(Debug)]
+pub(crate) struct ColumnSums<'a> {
+    /// Blocks × columns.
+    pub sums: &'a Mat,
+    /// Rows of a block.
+    pub block_len: usize,
+    /// Adds to what is there.
+    pub accumulate: bool,
+}
 
-/// Parts, at most.
-const MAX_PARTS: usize = 64;
+/// Rows of a part, at least, when columns are summed in parts.
+const PART_ROWS: usize = 64;
 
-/// `d_b = Σ d_z`, where no epilogue has done it.
-pub fn bias_gradient(stream: &CudaStream, d_z: &Mat, d_b: &Mat, accumulate: bool) {
-    let fitting = SCRATCH_BYTES / (size_of::<f32>() * d_z.cols());
-    let parts = (d_z.rows() / PART_ROWS).min(MAX_PARTS).min(fitting).max(1);
-    let Some(sums) = scratch(stream) else { return };
-    let launched = BiasGradientArgs {
-        gradient: d_z.device_ptr(),
-        d_bias: d_b.device_ptr(),
-        sums: sums.ptr(),
-        stride: d_z.stride() as u64,
-        rows: d_z.rows() as u64,
-        cols: d_z.cols() as u64,
-        parts: parts as u64,
-        accumulate: u64::from(accumulate),
+/// Zeros in the gradient where the ReLU let nothing pass, and the sums of its columns: one pass.
+pub fn mask_and_sum(
+    stream: &CudaStream,
+    gradient: &Mat,
+    passed: Option<Passed<'_>>,
+    sums: Option<&ColumnSums<'_>>,
+) {
+    let (rows, cols) = (gradient.rows(), gradient.cols());
+    let Some(scratch) = scratch(stream) else { return };
+    let (blocks_of_rows, block_len) = sums.map_or((1, rows), |to| (to.sums.rows(), to.block_len));
+    let fitting = SCRATCH_BYTES / (size_of::<f32>() * cols * blocks_of_rows);
+    let parts = (block_len / PART_ROWS).min(fitting).max(1);
+    let (output, bits) = match passed {
+        Some(Passed::Output(output)) => (Some(output), None),
+        Some(Passed::Bits(bits)) => (None, Some(bits)),
+        None => (None, None),
     };
-    let items = d_z.cols().div_ceil(32) * parts;
-    stream.run(
-        &SOURCE,
-        &defines(d_z.dtype()),
-        "bias_gradient_parts",
-        Launch::new(blocks(stream, items), THREADS),
-        &launched,
-    );
-    if parts > 1 {
-        let shape = Launch::new(blocks(stream, d_z.cols().div_ceil(THREADS as usize)), THREADS);
-        stream.run(&SOURCE, &defines(d_z.dtype()), "bias_gradient_total", shape, &launched);
-    }
+    let ptr = |mat: Option<&Mat>| mat.map_or(DevicePtr::NULL, Mat::device_ptr);
+    let stride = |mat: Option<&Mat>| mat.map_or(0, Mat::stride) as u64;
+    let launched = MaskAndSumArgs {
+        gradient: gradient.device_ptr(),
+        output: ptr(output),
+        bits: ptr(bits),
+        sums: if sums.is_some() { scratch.ptr() } else { DevicePtr::NULL },
+        gradient_stride: gradient.stride() as u64,
+        output_stride: stride(output),
+        bits_stride: stride(bits) * size_of::<u32>() as u64,
+        rows: rows as u64,
+        cols: cols as u64,
+        block_len: block_len as u64,
+        blocks: blocks_of_rows as u64,
+        parts: parts as u64,
+    };
+    let is_wide = [Some(gradient), output].into_iter().flatten().all(|mat| {
+        let row_bytes = mat.stride() * mat.dtype().bytes();
+        row_bytes.is_multiple_of(16) && mat.device_ptr().0.is_multiple_of(16)
+    });
+    let (entry, in_piece) = match is_wide {
+        true => ("mask_and_sum", 16 / gradient.dtype().bytes()),
+        false => ("mask_and_sum_singles", 1),
+    };
+    let items = cols.div_ceil(32 * in_piece) * parts * blocks_of_rows;
+    let shape = |items| Launch::new(blocks(stream, items), THREADS);
+    stream.run(&SOURCE, &defines(gradient.dtype()), entry, shape(items), &launched);
+    let Some(ColumnSums { sums, accumulate, .. }) = sums else { return };
+    let launched = SumPartsArgs {
+        sums: scratch.ptr(),
+        d_bias: sums.device_ptr(),
+        stride: sums.stride() as u64,
+        cols: cols as u64,
+        blocks: blocks_of_rows as u64,
+        parts: parts as u64,
+        accumulate: u64::from(*accumulate),
+    };
+    let shape = shape(cols.div_ceil(32) * blocks_of_rows);
+    stream.run(&SOURCE, &defines(gradient.dtype()), "sum_parts", shape, &launched);
 }
 
 /// Adds up blocks in the tree of [`crate::sum`], and uses them up.

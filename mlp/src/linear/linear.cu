@@ -9,15 +9,6 @@
 using Value = Element<ELEMENT>;
 constexpr u32 THREADS = 256;
 
-struct MaskArgs {
-    const Value *output;
-    Value *gradient;
-    u64 output_stride;
-    u64 gradient_stride;
-    u64 rows;
-    u64 cols;
-};
-
 struct BiasArgs {
     Value *values;
     const float *bias;
@@ -28,14 +19,32 @@ struct BiasArgs {
     u64 relu;
 };
 
-struct BiasGradientArgs {
-    const Value *gradient;
-    float *d_bias;
-    // Sums of parts of the rows, parts × cols, where there are several.
+struct MaskAndSumArgs {
+    Value *gradient;
+    // What the ReLU has put out, or one bit an element for whether it was above zero; without
+    // both, nothing is masked.
+    const Value *output;
+    const u8 *bits;
+    // Sums of the columns, (blocks * parts) x cols, where they are wanted.
     float *sums;
-    u64 stride;
+    u64 gradient_stride;
+    u64 output_stride;
+    // In bytes.
+    u64 bits_stride;
     u64 rows;
     u64 cols;
+    // Rows of a block, the last ones shorter or empty, and parts of each.
+    u64 block_len;
+    u64 blocks;
+    u64 parts;
+};
+
+struct SumPartsArgs {
+    const float *sums;
+    float *d_bias;
+    u64 stride;
+    u64 cols;
+    u64 blocks;
     u64 parts;
     // Whether to add to what d_bias holds.
     u64 accumulate;
@@ -89,15 +98,6 @@ template <class F> inline __device__ void for_each_element(u64 rows, u64 cols, F
     }
 }
 
-// Zero where the output is not above zero: the derivative of a ReLU by its output.
-extern "C" __global__ void __launch_bounds__(THREADS) mask_gradient(const MaskArgs a) {
-    for_each_element(a.rows, a.cols, [&](u64 row, u64 col) {
-        if (!(to_float(a.output[row * a.output_stride + col]) > 0.0f)) {
-            a.gradient[row * a.gradient_stride + col] = from_float<Value>(0.0f);
-        }
-    });
-}
-
 // Adds a bias to each row, and applies the activation.
 extern "C" __global__ void __launch_bounds__(THREADS) add_bias(const BiasArgs a) {
     for_each_element(a.rows, a.cols, [&](u64 row, u64 col) {
@@ -108,51 +108,173 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_bias(const BiasArgs a)
     });
 }
 
-// Sums of the columns over each of the parts of the rows, in order: a block takes 32 columns of a
-// part, and its eight warps take the rows in turn.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    bias_gradient_parts(const BiasGradientArgs a) {
-    __shared__ float sums[THREADS];
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const u64 groups = (a.cols + 31) / 32;
-    for (u64 item = blockIdx.x; item < groups * a.parts; item += gridDim.x) {
-        const u64 part = item / groups, col = item % groups * 32 + lane;
-        const u64 end = a.rows * (part + 1) / a.parts;
-        float sum = 0.0f;
-#pragma unroll 4
-        for (u64 row = a.rows * part / a.parts + warp; row < end; row += THREADS / 32) {
-            sum += col < a.cols ? to_float(a.gradient[row * a.stride + col]) : 0.0f;
+// Neighbours in a row that are loaded and stored as one: sixteen bytes.
+struct Wide {
+    static constexpr u32 COUNT = 16 / sizeof(Value);
+    static constexpr u32 IN_WORD = COUNT / 4;
+    u32x4 words;
+
+    static inline __device__ Wide load(const Value *from) {
+        return Wide{*reinterpret_cast<const u32x4 *>(from)};
+    }
+    inline __device__ void store(Value *to) const { *reinterpret_cast<u32x4 *>(to) = words; }
+    inline __device__ u32 word(u32 index) const {
+        return index == 0 ? words.x : index == 1 ? words.y : index == 2 ? words.z : words.w;
+    }
+    inline __device__ float at(u32 index) const {
+        const u32 bits = word(index / IN_WORD);
+        if constexpr (IN_WORD == 1) {
+            return __uint_as_float(bits);
+        } else {
+            return to_float(Value{static_cast<u16>(index % 2 == 0 ? bits : bits >> 16)});
         }
-        sums[threadIdx.x] = sum;
+    }
+    inline __device__ void keep(u32 bits) {
+        words = u32x4{words.x & kept(bits, 0), words.y & kept(bits, 1), words.z & kept(bits, 2),
+                      words.w & kept(bits, 3)};
+    }
+    static inline __device__ u32 kept(u32 bits, u32 index) {
+        const u32 these = bits >> (index * IN_WORD);
+        if constexpr (IN_WORD == 1) {
+            return these & 1 ? 0xffffffffu : 0;
+        } else {
+            return (these & 1 ? 0x0000ffffu : 0) | (these & 2 ? 0xffff0000u : 0);
+        }
+    }
+};
+
+// One element, where rows do not start at multiples of sixteen bytes.
+struct Single {
+    static constexpr u32 COUNT = 1;
+    Value value;
+
+    static inline __device__ Single load(const Value *from) { return Single{*from}; }
+    inline __device__ void store(Value *to) const { *to = value; }
+    inline __device__ float at(u32) const { return to_float(value); }
+    inline __device__ void keep(u32 bits) {
+        value = bits & 1 ? value : from_float<Value>(0.0f);
+    }
+};
+
+// Which of the elements of a row from `col` on the ReLU let pass: the derivative by its output.
+template <class Piece>
+inline __device__ u32 passed(const MaskAndSumArgs &a, u64 row, u64 col) {
+    if (a.bits) {
+        return a.bits[row * a.bits_stride + col / 8] >> (col % 8);
+    }
+    const Piece output = Piece::load(a.output + row * a.output_stride + col);
+    u32 bits = 0;
+#pragma unroll
+    for (u32 i = 0; i < Piece::COUNT; i++) {
+        bits |= output.at(i) > 0.0f ? 1u << i : 0;
+    }
+    return bits;
+}
+
+// A block takes a part of the rows and as many columns as 32 threads hold; threads that have the
+// same columns take the rows in turn, four at once, so that loads are under way while others wait.
+template <class Piece> inline __device__ void mask_and_sum_of(const MaskAndSumArgs &a) {
+    constexpr u32 COUNT = Piece::COUNT, AT_ONCE = 4;
+    __shared__ float shared[THREADS * COUNT];
+    const u64 pieces = ceil_div<u64>(a.cols, COUNT);
+    u32 log = 0;
+    while (log < 5 && (1u << log) < pieces) {
+        log++;
+    }
+    const u32 width = 1u << log, turns = THREADS >> log, turn = threadIdx.x >> log;
+    const u64 tiles = ceil_div<u64>(pieces, width);
+    for (u64 item = blockIdx.x; item < tiles * a.parts * a.blocks; item += gridDim.x) {
+        const u64 tile = item % tiles, all_parts = item / tiles;
+        const u64 part = all_parts % a.parts, start = all_parts / a.parts * a.block_len;
+        const u64 first = start < a.rows ? start : a.rows;
+        const u64 len = a.rows - first < a.block_len ? a.rows - first : a.block_len;
+        const u64 end = first + len * (part + 1) / a.parts;
+        const u64 col = (tile * width + (threadIdx.x & (width - 1))) * COUNT;
+        float sums[COUNT] = {};
+        for (u64 row = first + len * part / a.parts + turn; col < a.cols && row < end;
+             row += AT_ONCE * turns) {
+            Piece gradients[AT_ONCE];
+            u32 bits[AT_ONCE];
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                const u64 at = row + i * turns < end ? row + i * turns : row;
+                gradients[i] = Piece::load(a.gradient + at * a.gradient_stride + col);
+                bits[i] = a.bits || a.output ? passed<Piece>(a, at, col) : ~0u;
+            }
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                const u64 at = row + i * turns;
+                if (at < end) {
+                    gradients[i].keep(bits[i]);
+                    if (a.bits || a.output) {
+                        gradients[i].store(a.gradient + at * a.gradient_stride + col);
+                    }
+#pragma unroll
+                    for (u32 j = 0; j < COUNT; j++) {
+                        sums[j] += gradients[i].at(j);
+                    }
+                }
+            }
+        }
+        if (a.sums) {
+#pragma unroll
+            for (u32 j = 0; j < COUNT; j++) {
+                shared[threadIdx.x * COUNT + j] = sums[j];
+            }
+            __syncthreads();
+            for (u32 at = threadIdx.x; at < width * COUNT; at += THREADS) {
+                float sum = 0.0f;
+                for (u32 i = 0; i < turns; i++) {
+                    sum += shared[i * width * COUNT + at];
+                }
+                const u64 of = tile * width * COUNT + at;
+                if (of < a.cols) {
+                    a.sums[all_parts * a.cols + of] = sum;
+                }
+            }
+            // These sums are read before the next item's are stored over them.
+            __syncthreads();
+        }
+    }
+}
+
+// Zeros in the gradient where the ReLU let nothing pass, and sums of its columns over parts of the
+// rows, in a fixed order: both in one pass over it.
+extern "C" __global__ void __launch_bounds__(THREADS) mask_and_sum(const MaskAndSumArgs a) {
+    mask_and_sum_of<Wide>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) mask_and_sum_singles(const MaskAndSumArgs a) {
+    mask_and_sum_of<Single>(a);
+}
+
+// Adds up the parts of each block: a block of threads takes 32 columns, its eight warps the parts
+// in turn.
+extern "C" __global__ void __launch_bounds__(THREADS) sum_parts(const SumPartsArgs a) {
+    __shared__ float shared[THREADS];
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u64 groups = ceil_div<u64>(a.cols, 32);
+    for (u64 item = blockIdx.x; item < groups * a.blocks; item += gridDim.x) {
+        const u64 block = item / groups, col = item % groups * 32 + lane;
+        float sum = 0.0f;
+#pragma unroll 8
+        for (u64 part = warp; part < a.parts; part += THREADS / 32) {
+            sum += col < a.cols ? a.sums[(block * a.parts + part) * a.cols + col] : 0.0f;
+        }
+        shared[threadIdx.x] = sum;
         for (u32 distance = THREADS / 2; distance >= 32; distance /= 2) {
             // What a thread adds, another has stored.
             __syncthreads();
             if (threadIdx.x < distance) {
-                sums[threadIdx.x] += sums[threadIdx.x + distance];
+                shared[threadIdx.x] += shared[threadIdx.x + distance];
             }
         }
         if (warp == 0 && col < a.cols) {
-            if (a.parts > 1) {
-                a.sums[part * a.cols + col] = sums[lane];
-            } else {
-                a.d_bias[col] = a.accumulate ? a.d_bias[col] + sums[lane] : sums[lane];
-            }
+            float &total = a.d_bias[block * a.stride + col];
+            total = a.accumulate ? total + shared[lane] : shared[lane];
         }
         // The first warp has read its sums before the next item's are stored over them.
         __syncthreads();
-    }
-}
-
-// Adds up the parts in their order.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    bias_gradient_total(const BiasGradientArgs a) {
-    for (u64 col = grid_thread(); col < a.cols; col += grid_threads()) {
-        float sum = 0.0f;
-#pragma unroll 4
-        for (u64 part = 0; part < a.parts; part++) {
-            sum += a.sums[part * a.cols + col];
-        }
-        a.d_bias[col] = a.accumulate ? a.d_bias[col] + sum : sum;
     }
 }
 

@@ -223,7 +223,8 @@ fn wrong_shapes_are_refused_by_name() {
 
 mod cuda_tests {
     use super::super::helpers::{
-        BiasArgs, BiasGradientArgs, CopiesArgs, CopyArgs, MaskArgs, SOURCE, TreeArgs, mask_gradient,
+        BiasArgs, ColumnSums, CopiesArgs, CopyArgs, MaskAndSumArgs, Passed, SOURCE, SumPartsArgs,
+        TreeArgs, mask_and_sum,
     };
     use super::*;
     use headlong_device::cuda::testing::{layout_test, stream};
@@ -235,7 +236,7 @@ mod cuda_tests {
             check_exact(&stream);
             let y = frozen_on(&stream, "y", 2, 3, &[1.0, 0.0, -0.0, 2.0, 0.0, 3.0]);
             let d_y = frozen_on(&stream, "d_y", 2, 3, &[5.0; 6]);
-            mask_gradient(stream.cuda_body(), &y, &d_y);
+            mask_and_sum(stream.cuda_body(), &d_y, Some(Passed::Output(&y)), None);
             assert_eq!(values(&d_y), [5.0, 0.0, 0.0, 5.0, 0.0, 5.0]);
         }
     }
@@ -244,9 +245,9 @@ mod cuda_tests {
     fn layouts() {
         layout_test!(CopyArgs, &SOURCE, &[]);
         layout_test!(CopiesArgs, &SOURCE, &[]);
-        layout_test!(MaskArgs, &SOURCE, &[]);
+        layout_test!(MaskAndSumArgs, &SOURCE, &[]);
+        layout_test!(SumPartsArgs, &SOURCE, &[]);
         layout_test!(BiasArgs, &SOURCE, &[]);
-        layout_test!(BiasGradientArgs, &SOURCE, &[]);
         layout_test!(TreeArgs, &SOURCE, &[]);
     }
 }
