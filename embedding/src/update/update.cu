@@ -428,7 +428,8 @@ __device__ __forceinline__ void prefetch_chunk(const UpdateArgs& a, const Chunk&
 }
 
 // A warp reads the numbers of eight chunks at once, one by each of its first lanes; its groups then
-// take turns.
+// take turns. Neighbouring chunks go to neighbouring warps: those of a frequent row are full, stand
+// side by side, and would keep one warp long after the others have ended.
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_chunks(const UpdateArgs a) {
   const u32 lane = threadIdx.x % 32, group = lane / LANES;
   const u32 num_chunks = a.totals[0], num_warps = gridDim.x * WARPS;
@@ -436,12 +437,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_chunks(cons
   if (step.skip != 0) {
     return;
   }
-  for (u32 base = (blockIdx.x * WARPS + threadIdx.x / 32) * CHUNKS_AT_ONCE; base < num_chunks;
-       base += num_warps * CHUNKS_AT_ONCE) {
+  for (u32 first = blockIdx.x * WARPS + threadIdx.x / 32; first < num_chunks;
+       first += num_warps * CHUNKS_AT_ONCE) {
     Chunk mine = {0, 0, 0, 0};
-    if (lane < CHUNKS_AT_ONCE && base + lane < num_chunks) {
-      mine.begin = a.chunk_starts[base + lane];
-      mine.end = a.chunk_ends[base + lane];
+    const u32 number = first + lane * num_warps;
+    if (lane < CHUNKS_AT_ONCE && number < num_chunks) {
+      mine.begin = a.chunk_starts[number];
+      mine.end = a.chunk_ends[number];
       mine.table = a.tile_tables[(mine.begin & CHUNK_ENTRY) >> TILE_LOG2];
       mine.row = a.keys[mine.begin & CHUNK_ENTRY];
     }
@@ -457,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) update_chunks(cons
       chunk.end = __shfl_sync(ALL_LANES, mine.end, source);
       chunk.table = __shfl_sync(ALL_LANES, mine.table, source);
       chunk.row = __shfl_sync(ALL_LANES, mine.row, source);
-      if (k + group >= CHUNKS_AT_ONCE || base + k + group >= num_chunks) {
+      if (k + group >= CHUNKS_AT_ONCE || first + (k + group) * num_warps >= num_chunks) {
         continue;
       }
       if ((begin & CHUNK_OF_LONG) == 0) {

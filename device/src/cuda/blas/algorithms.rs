@@ -208,7 +208,7 @@ fn search_file(stream: &CudaStream) -> Option<PathBuf> {
 /// process has found since the file was `read` counts, so that all that run from this file compute
 /// the same bits.
 fn keep(file: &Path, key: String, read: Option<Kept>, found: Kept) -> Result<Kept> {
-    let lock = Lock::of(file);
+    let _lock = lock_of(file);
     let mut algorithms = Algorithms::read(file)?;
     if let Some(other) = algorithms.get(&key).filter(|other| Some(*other) != read) {
         return Ok(other);
@@ -216,22 +216,16 @@ fn keep(file: &Path, key: String, read: Option<Kept>, found: Kept) -> Result<Kep
     algorithms.insert(key, found);
     // A full or read-only disk costs the next start a search, not this run.
     algorithms.write(file).ok();
-    drop(lock);
     Ok(found)
 }
 
-/// Held by the process that adds to a file of algorithms: one that read it before another has
-/// written would take away what that one has added.
-struct Lock(Option<File>);
-
-impl Lock {
-    /// Of a file next to it, because the file itself is replaced; none where the folder takes none.
-    fn of(file: &Path) -> Self {
-        let beside = file.with_extension("lock");
-        let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-        let opened = folder.and_then(|()| File::create(beside));
-        Self(opened.ok().filter(|opened| opened.lock().is_ok()))
-    }
+/// Held, as long as it is open, by the process that adds to a file of algorithms: one that read it
+/// before another has written would take away what that one has added. A file next to it, because
+/// the file itself is replaced; none where the folder takes none.
+fn lock_of(file: &Path) -> Option<File> {
+    let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let opened = folder.and_then(|()| File::create(file.with_extension("lock"))).ok()?;
+    opened.lock().ok().map(|()| opened)
 }
 
 /// The fastest of these, and its time.

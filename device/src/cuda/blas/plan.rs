@@ -103,6 +103,11 @@ impl Matmul {
         &self.spec
     }
 
+    /// Nanoseconds of a run, where that was measured.
+    pub fn nanoseconds(&self) -> Option<u64> {
+        self.nanoseconds
+    }
+
     #[cfg(test)]
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
         self.algorithms.get(self.current.load(Ordering::Relaxed)).copied()
