@@ -108,6 +108,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_bias(const BiasArgs a)
     });
 }
 
+// The number in the lower bits of a word.
+inline __device__ float in_word(float, u32 bits) { return __uint_as_float(bits); }
+template <class T> inline __device__ float in_word(T, u32 bits) {
+    return to_float(T{static_cast<u16>(bits)});
+}
+
 // Neighbours in a row that are loaded and stored as one: sixteen bytes.
 struct Wide {
     static constexpr u32 COUNT = 16 / sizeof(Value);
@@ -123,11 +129,7 @@ struct Wide {
     }
     inline __device__ float at(u32 index) const {
         const u32 bits = word(index / IN_WORD);
-        if constexpr (IN_WORD == 1) {
-            return __uint_as_float(bits);
-        } else {
-            return to_float(Value{static_cast<u16>(index % 2 == 0 ? bits : bits >> 16)});
-        }
+        return in_word(Value{}, bits >> 16 * (index % IN_WORD));
     }
     inline __device__ void keep(u32 bits) {
         words = u32x4{words.x & kept(bits, 0), words.y & kept(bits, 1), words.z & kept(bits, 2),
