@@ -11,12 +11,12 @@ use headlong_device::cuda::{Build, Define, Source};
 use headlong_device::optimizer::Optimizer;
 
 /// The kernels that sets of these tables launch: tables of `dims` whose rows are `rows`, vectors
-/// and their gradients of type `vectors`, rows moved by `optimizer`; among several ranks also what
+/// and their gradients of these types, rows moved by `optimizer`; among several ranks also what
 /// goes between them, vectors of type `slots`.
 pub fn kernels(
     dims: &[usize],
     rows: DType,
-    vectors: DType,
+    [vectors, gradients]: [DType; 2],
     optimizer: &Optimizer,
     slots: Option<DType>,
 ) -> Vec<Build> {
@@ -29,7 +29,7 @@ pub fn kernels(
         build(&LOOKUP, &lookup_defines(instance, vectors, None)),
         build(
             &UPDATE,
-            &update_defines(instance, vectors, false, Into::Step(optimizer), DType::F32),
+            &update_defines(instance, gradients, false, Into::Step(optimizer), DType::F32),
         ),
         build(&INIT, &initial),
     ];
@@ -48,7 +48,7 @@ pub fn kernels(
         builds.push(build(&UPDATE, &of_node));
         for frequent in [DType::F32, DType::Bf16] {
             let slots = gradients_of(slots);
-            let of_sums = update_defines(instance, vectors, false, Into::Slots(slots), frequent);
+            let of_sums = update_defines(instance, gradients, false, Into::Slots(slots), frequent);
             let of_rows = update_defines(instance, slots, true, Into::Step(optimizer), frequent);
             builds.extend([build(&UPDATE, &of_sums), build(&UPDATE, &of_rows)]);
         }
@@ -84,7 +84,7 @@ pub fn all_kernels() -> Vec<Build> {
 }
 
 fn of_all_slots(dim: usize, rows: DType, vectors: DType, optimizer: &Optimizer) -> Vec<Build> {
-    let of = |slots| kernels(&[dim], rows, vectors, optimizer, Some(slots));
+    let of = |slots| kernels(&[dim], rows, [vectors; 2], optimizer, Some(slots));
     [DType::F32, DType::Bf16, DType::F16].into_iter().flat_map(of).collect()
 }
 
@@ -96,10 +96,11 @@ mod cuda_tests {
     fn instances_are_named_once() {
         let all = all_kernels();
         assert!(all.len() > 100, "{}", all.len());
-        let few = kernels(&[16, 16], DType::F32, DType::F32, &Optimizer::Sgd, None);
+        let few = kernels(&[16, 16], DType::F32, [DType::F32; 2], &Optimizer::Sgd, None);
         assert_eq!(few.len(), 4);
         assert_eq!(
-            kernels(&[16, 20], DType::F32, DType::F32, &Optimizer::Sgd, None)[1].defines[0].value,
+            kernels(&[16, 20], DType::F32, [DType::F32; 2], &Optimizer::Sgd, None)[1].defines[0]
+                .value,
             0
         );
     }

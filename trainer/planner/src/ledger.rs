@@ -227,7 +227,7 @@ impl Model {
             states: 0.0,
             element: 2.0,
             vector: 2.0,
-            d_vector: 4.0,
+            d_vector: 2.0,
         }
     }
 
@@ -239,6 +239,7 @@ impl Model {
             tables: tables(rows, hotness, 1.05),
             states: 1.0,
             vector: 4.0,
+            d_vector: 4.0,
             ..Self::c1(batch, rows)
         }
     }
@@ -252,6 +253,7 @@ impl Model {
             top: Vec::new(),
             tables: tables(&[1_677_721; 10], &[1; 10], 1.05),
             vector: 4.0,
+            d_vector: 4.0,
             ..Self::c1(ids, &[])
         }
     }

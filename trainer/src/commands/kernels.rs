@@ -8,8 +8,9 @@ use crate::iteration::model::device_vector_type;
 use crate::report::output::JsonOutput;
 use crate::{Registry, config::preset, report::output};
 use clap::Args;
+use headlong_device::Result as DeviceResult;
 use headlong_device::cuda::{self, Build, Compiled, KernelReport, blas, pieces};
-use headlong_device::{DType, Result as DeviceResult};
+use headlong_mlp::interaction::dot;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -212,16 +213,12 @@ fn builds_of(config: &Config) -> Vec<Build> {
     let mut builds = headlong_mlp::cuda::kernels(&shapes);
     // All tables of a device are stored alike; the same kernels serve one rank and several.
     let sparse = config.optimizer.sparse.optimizer();
-    let of_tables = |vectors| {
-        let (dims, rows) = ([config.model.dim], config.table_spec(0, 1).dtype);
-        // Where there are several ranks, there are several blocks of sums.
-        let slots = config.slot_dtype(config.run.ranks.max(2));
-        headlong_embedding::cuda::kernels(&dims, rows, vectors, &sparse, Some(slots))
-    };
-    // Gradients of vectors are f32, also of those that are looked up as 16 bits.
-    builds.extend(of_tables(DType::F32));
-    let is_lookup = |build: &Build| build.source.name == "embedding/lookup";
-    builds.extend(of_tables(device_vector_type(config)).into_iter().filter(is_lookup));
+    let (dims, rows) = ([config.model.dim], config.table_spec(0, 1).dtype);
+    let vectors = device_vector_type(config);
+    let vectors = [vectors, dot::vector_gradient_type(vectors)];
+    // Where there are several ranks, there are several blocks of sums.
+    let slots = config.slot_dtype(config.run.ranks.max(2));
+    builds.extend(headlong_embedding::cuda::kernels(&dims, rows, vectors, &sparse, Some(slots)));
     // Devices of one node add up in each other's memory, as many as there may be.
     let ranks = 2..=headlong_comm::device::peer::MOST_RANKS;
     builds.extend(ranks.flat_map(headlong_comm::device::peer::kernels));

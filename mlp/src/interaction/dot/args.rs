@@ -1,6 +1,6 @@
 //! What both kinds of kernels take.
 
-use super::{BackwardArgs, ForwardArgs};
+use super::{BackwardArgs, ForwardArgs, vector_gradient_type};
 use crate::linear::Activation;
 use crate::loss_scale::UnscaleArgs;
 use headlong_device::cuda::{Define, Mats, kernel_args};
@@ -23,15 +23,18 @@ pub struct Types {
 }
 
 impl Types {
-    pub const F32: Self = Self::new(DType::F32, DType::F32, DType::F32);
-
     pub const fn new(result: DType, vectors: DType, d_vectors: DType) -> Self {
         Self { result, vectors, d_vectors }
     }
 
-    /// The forward pass has no gradients: it takes the instance of those in f32.
+    /// With gradients as training stores them.
+    pub const fn of_training(result: DType, vectors: DType) -> Self {
+        Self::new(result, vectors, vector_gradient_type(vectors))
+    }
+
+    /// The forward pass has no gradients: it takes the instance of training.
     pub fn of_forward(args: &ForwardArgs<'_>) -> Self {
-        Self::new(args.out.dtype(), args.vectors.dtype(), DType::F32)
+        Self::of_training(args.out.dtype(), args.vectors.dtype())
     }
 
     pub fn of_backward(args: &BackwardArgs<'_>) -> Self {

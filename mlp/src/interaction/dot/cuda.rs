@@ -93,7 +93,7 @@ impl Instance {
 }
 
 /// The instances for a number of vectors of `dim` elements: f32 throughout, and 16-bit results of
-/// vectors of [`super::vector_type`] with gradients of f32, and all in 16 bits.
+/// vectors of [`super::vector_type`], with gradients as training stores them.
 pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
     let build = |types| match Tensor::of(vectors, dim, types) {
         Some(tensor) => tensor.build(),
@@ -102,11 +102,9 @@ pub fn builds(vectors: usize, dim: usize) -> Vec<Build> {
             Build { source: &SOURCE, defines }
         }
     };
-    let narrow = [DType::Bf16, DType::F16].into_iter().flat_map(|result| {
-        let stored = super::vector_type(vectors, dim, result);
-        [Types::new(result, stored, DType::F32), Types::new(result, result, result)]
-    });
-    std::iter::once(Types::F32).chain(narrow).map(build).collect()
+    let types = [DType::F32, DType::Bf16, DType::F16]
+        .map(|result| Types::of_training(result, super::vector_type(vectors, dim, result)));
+    types.into_iter().map(build).collect()
 }
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {

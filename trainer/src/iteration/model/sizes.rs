@@ -192,13 +192,15 @@ impl Sizes {
         ]
         .map(|(name, elements)| typed(name, exchanged.dtype, 1, elements));
         let vectors = typed("vectors", self.vectors, self.largest, width);
+        let d_vectors =
+            typed("d_vectors", dot::vector_gradient_type(self.vectors), self.step, width);
         let mut matrix = |name: &str, rows, cols| typed(name, DType::F32, rows, cols);
         SlotIds {
             record,
             norm_sums,
             bottom_out,
             top_in,
-            vectors: [vectors, matrix("d_vectors", self.step, width)],
+            vectors: [vectors, d_vectors],
             logits: [matrix("logits", self.largest, 1), matrix("d_logits", self.step, 1)],
             all_logits: matrix(
                 "all_logits",

@@ -183,8 +183,9 @@ fn agrees_with_the_oracle() {
 #[test]
 fn vectors_in_sixteen_bits_agree_with_the_oracle() {
     let Some(stream) = stream() else { return };
+    let training = [DType::Bf16, DType::F16].map(|dtype| Types::of_training(dtype, dtype));
     let f32_gradients = Types { d_vectors: DType::F32, ..narrow(DType::Bf16) };
-    for types in [narrow(DType::Bf16), narrow(DType::F16), f32_gradients] {
+    for types in training.into_iter().chain([f32_gradients, narrow(DType::F16)]) {
         check_types(&stream, &SHAPES[1], types, false);
         check_types(&stream, &SHAPES[1], types, true);
     }
@@ -240,7 +241,7 @@ fn a_wait_that_leaves_the_sample_open_is_seen() {
 fn tensor_cores_take_what_they_can() {
     let taken = |case: &Case| Tensor::of(case.vectors, case.dim, PLAIN).is_some();
     assert_eq!(SHAPES.each_ref().map(taken), [true, true, true, true, false, false]);
-    assert!(Tensor::of(26, 128, Types::F32).is_none());
+    assert!(Tensor::of(26, 128, Types::of_training(DType::F32, DType::F32)).is_none());
 }
 
 #[test]
