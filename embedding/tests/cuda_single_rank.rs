@@ -3,6 +3,8 @@
 
 #[cfg(test)]
 mod common;
+#[cfg(test)]
+mod cuda_gradients;
 
 #[cfg(test)]
 mod cuda_tests {

@@ -266,6 +266,46 @@ fn assert_near(what: &str, one: &[f64], other: &[f64], allowed: f64) {
     assert!(off <= allowed, "{what}: {off}");
 }
 
+/// The gradients of the third table's vectors, as a step of rate 1 moves rows of zeros that have
+/// one id each.
+fn gradients_of_vectors(place: DeviceChoice, precision: Precision, ranks: usize) -> Vec<f32> {
+    let mut config = config(place, precision, 65536.0);
+    (config.run.ranks, config.comm.compress) = (ranks, Some(Compress::None));
+    let group = group(&config);
+    for rank in 0..ranks {
+        group.worker(rank).model().tables.import_rows(2, 0, 0, &[0.0; 900 * 16]).unwrap();
+    }
+    let mut batch = batch(0, None);
+    batch.sparse[2].values = (0..SAMPLES as u64).collect();
+    group.prime(&batch).unwrap();
+    group.step(StepRates { number: 1, dense: 0.1, sparse: 1.0 }, None).unwrap();
+    let mut rows = vec![f32::NAN; SAMPLES * 16];
+    group.worker(ranks - 1).model().tables.export_rows(2, 0, 0, &mut rows).unwrap();
+    rows.iter().map(|row| -row).collect()
+}
+
+/// On a device gradients of vectors are bf16 in bf16, and f32 in f16, where they are without the
+/// loss scale. Each is rounded by up to 2⁻⁹ of itself; what it is a sum of has been rounded to bf16
+/// here and there, and differs by 2⁻⁸ of itself where the two sums are on both sides of a middle.
+#[test]
+fn gradients_of_vectors_are_the_processors_rounded_to_bf16() {
+    let is_bf16 = |gradients: &[f32]| gradients.iter().all(|x| x.to_bits() & 0xffff == 0);
+    let wide = gradients_of_vectors(DeviceChoice::Cpu, Precision::Bf16, 1);
+    assert!(!is_bf16(&wide), "the processor keeps f32");
+    let largest = wide.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    assert!(largest > 0.0);
+    for ranks in [1, 2].into_iter().filter(|&ranks| has_devices(ranks)) {
+        let of = |precision| gradients_of_vectors(DeviceChoice::Cuda, precision, ranks);
+        let narrow = of(Precision::Bf16);
+        assert!(is_bf16(&narrow), "{ranks} ranks");
+        let off = wide.iter().zip(&narrow).map(|(wide, narrow)| (wide - narrow).abs() / largest);
+        let off = off.fold(0.0, f32::max);
+        println!("{ranks} ranks: gradients differ by up to {off:.1e} of the largest");
+        assert!(off <= 2.0 / 256.0, "{ranks} ranks: {off}");
+        assert!(!is_bf16(&of(Precision::F16)), "{ranks} ranks in f16");
+    }
+}
+
 /// Products round vectors to f16, so that the first forward pass has the same bits whether they
 /// travel as that or as f32; gradients and sums keep the range of f32 and lose bits.
 #[test]

@@ -4,7 +4,7 @@ use super::ranks::Bags;
 use super::{bits, ranks::Batch};
 use headlong_device::cuda::{DeviceMemory, DeviceStep};
 use headlong_device::optimizer::{Optimizer, Step};
-use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream};
+use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream, bf16};
 use headlong_embedding::hybrid::{
     Deduplicate, HybridOptions, HybridRoute, HybridSet, Owner, Partition, PoolAt, SlotOptions,
 };
@@ -19,6 +19,25 @@ pub fn matrix_on(stream: &Stream, rows: usize, cols: usize, values: &[f32]) -> (
     let arena = plan.freeze_on(stream).unwrap();
     let mat = arena.mat(slot);
     mat.copy_from(values).unwrap();
+    (arena, mat)
+}
+
+/// Gradients of vectors, rounded to `dtype`, f32 or bf16.
+pub fn gradients_on(
+    stream: &Stream,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    values: &[f32],
+) -> (Arena, Mat) {
+    if dtype == DType::F32 {
+        return matrix_on(stream, rows, cols, values);
+    }
+    let mut plan = ArenaPlan::new("test");
+    let slot = plan.matrix("gradients", dtype, rows, cols);
+    let arena = plan.freeze_on(stream).unwrap();
+    let mat = arena.mat(slot);
+    mat.copy_from(&values.iter().map(|&value| bf16::round(value)).collect::<Vec<_>>()).unwrap();
     (arena, mat)
 }
 
@@ -65,6 +84,8 @@ pub struct SingleRank {
     pub route: HybridRoute,
     pub stream: Stream,
     pub samples: usize,
+    /// Element type of the gradients of vectors.
+    pub gradients: DType,
 }
 
 impl SingleRank {
@@ -88,7 +109,7 @@ impl SingleRank {
         };
         let set = HybridSet::new(&registry(), stream, plan.specs, &options).unwrap();
         let route = set.new_route().unwrap();
-        Self { set, route, stream: stream.clone(), samples: 0 }
+        Self { set, route, stream: stream.clone(), samples: 0, gradients: DType::F32 }
     }
 
     /// Routes the batch and returns its vectors.
@@ -108,7 +129,9 @@ impl SingleRank {
 
     /// One step on the batch that was routed.
     pub fn backward(&self, d_vectors: &[f32], step: &Step) {
-        let (_arena, d_vectors) = self.matrix(d_vectors);
+        let (samples, width) = (self.samples, self.set.width());
+        let (_arena, d_vectors) =
+            gradients_on(&self.stream, self.gradients, samples, width, d_vectors);
         self.set.update_owned(&self.stream, &self.route, &d_vectors, &d_vectors, step).unwrap();
         self.stream.synchronize().unwrap();
     }

@@ -1,6 +1,6 @@
 //! Several ranks' tables on one device, slots copied between them.
 
-use super::device::{Plan, matrix_on, registry, upload_step};
+use super::device::{Plan, gradients_on, matrix_on, registry, upload_step};
 use super::ranks::{Bags, Batch};
 use headlong_device::cuda::{DeviceMemory, DevicePtr};
 use headlong_device::optimizer::{Optimizer, Step};
@@ -58,6 +58,8 @@ pub struct Ranks {
     ranks_of_node: usize,
     num_batches: usize,
     pub num_asked_again: usize,
+    /// Element type of the gradients of vectors.
+    pub gradients: DType,
 }
 
 impl Ranks {
@@ -102,10 +104,18 @@ impl Ranks {
             }
         };
         let ranks = (0..partition.num_owners()).map(rank).collect();
-        let (num_batches, num_asked_again) = (0, 0);
         let (stream, optimizer) = (stream.clone(), plan.optimizer);
         let ranks_of_node = ways.ranks_of_node();
-        Self { ranks, stream, optimizer, step, ranks_of_node, num_batches, num_asked_again }
+        Self {
+            ranks,
+            stream,
+            optimizer,
+            step,
+            ranks_of_node,
+            num_batches: 0,
+            num_asked_again: 0,
+            gradients: DType::F32,
+        }
     }
 
     fn bounds(&self, samples: usize) -> Vec<usize> {
@@ -321,8 +331,9 @@ impl Ranks {
         let mut sums: Vec<f32> = Vec::new();
         for rank in &self.ranks {
             let len = rank.samples * rank.set.width();
-            let (_arena, mat) = matrix_on(
+            let (_arena, mat) = gradients_on(
                 &self.stream,
+                self.gradients,
                 rank.samples,
                 rank.set.width(),
                 &d_vectors[first..first + len],
