@@ -215,6 +215,17 @@ HL_DEVICE void store4(f16* to, f32x4 v) {
 // Sixteen bytes of anything; the address is a multiple of 16.
 HL_DEVICE u32x4 load16(const void* from) { return *static_cast<const u32x4*>(from); }
 HL_DEVICE void store16(void* to, u32x4 v) { *static_cast<u32x4*>(to) = v; }
+// The same to global memory, of words that were just computed: their stores the compiler would
+// leave apart.
+HL_DEVICE void store16_at_once(void* to, u32x4 v) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+#else
+  store16(to, v);
+#endif
+}
 HL_DEVICE u32x2 load8(const void* from) { return *static_cast<const u32x2*>(from); }
 
 // The same reads of memory that nothing writes while the kernel runs. The compiler may move them

@@ -118,7 +118,10 @@ pub(crate) struct ColumnSums<'a> {
 }
 
 /// Rows of a part, at least, when columns are summed in parts.
-const PART_ROWS: usize = 64;
+const PART_ROWS: usize = 128;
+
+/// Columns of a block of threads that adds up parts: as in `linear.cu`.
+const SUMMED_COLS: usize = 8;
 
 /// Zeros in the gradient where the ReLU let nothing pass, and the sums of its columns: one pass.
 pub fn mask_and_sum(
@@ -174,7 +177,7 @@ pub fn mask_and_sum(
         parts: parts as u64,
         accumulate: u64::from(*accumulate),
     };
-    let shape = shape(cols.div_ceil(32) * blocks_of_rows);
+    let shape = shape(cols.div_ceil(SUMMED_COLS) * blocks_of_rows);
     stream.run(&SOURCE, &defines(gradient.dtype()), "sum_parts", shape, &launched);
 }
 

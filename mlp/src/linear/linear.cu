@@ -121,9 +121,9 @@ struct Wide {
     u32x4 words;
 
     static inline __device__ Wide load(const Value *from) {
-        return Wide{*reinterpret_cast<const u32x4 *>(from)};
+        return Wide{load16(from)};
     }
-    inline __device__ void store(Value *to) const { *reinterpret_cast<u32x4 *>(to) = words; }
+    inline __device__ void store(Value *to) const { store16_at_once(to, words); }
     inline __device__ u32 word(u32 index) const {
         return index == 0 ? words.x : index == 1 ? words.y : index == 2 ? words.z : words.w;
     }
@@ -135,13 +135,11 @@ struct Wide {
         words = u32x4{words.x & kept(bits, 0), words.y & kept(bits, 1), words.z & kept(bits, 2),
                       words.w & kept(bits, 3)};
     }
+    // Ones where the elements of a word are kept.
     static inline __device__ u32 kept(u32 bits, u32 index) {
-        const u32 these = bits >> (index * IN_WORD);
-        if constexpr (IN_WORD == 1) {
-            return these & 1 ? 0xffffffffu : 0;
-        } else {
-            return (these & 1 ? 0x0000ffffu : 0) | (these & 2 ? 0xffff0000u : 0);
-        }
+        const u32 first = 0u - (bits >> index * IN_WORD & 1);
+        const u32 second = 0u - (bits >> (index * IN_WORD + IN_WORD - 1) & 1);
+        return IN_WORD == 1 ? first : (first & 0x0000ffffu) | (second & 0xffff0000u);
     }
 };
 
@@ -250,32 +248,41 @@ extern "C" __global__ void __launch_bounds__(THREADS) mask_and_sum_singles(const
     mask_and_sum_of<Single>(a);
 }
 
-// Adds up the parts of each block: a block of threads takes 32 columns, its eight warps the parts
-// in turn.
+// Adds up the parts of each block: a block of threads takes eight columns, a sector, and its 32
+// rows of threads the parts in turn, four at once.
 extern "C" __global__ void __launch_bounds__(THREADS) sum_parts(const SumPartsArgs a) {
+    constexpr u32 COLS = 8, TURNS = THREADS / COLS, AT_ONCE = 4;
     __shared__ float shared[THREADS];
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const u64 groups = ceil_div<u64>(a.cols, 32);
+    const u32 lane = threadIdx.x % COLS, turn = threadIdx.x / COLS;
+    const u64 groups = ceil_div<u64>(a.cols, COLS);
     for (u64 item = blockIdx.x; item < groups * a.blocks; item += gridDim.x) {
-        const u64 block = item / groups, col = item % groups * 32 + lane;
+        const u64 block = item / groups, col = item % groups * COLS + lane;
         float sum = 0.0f;
-#pragma unroll 8
-        for (u64 part = warp; part < a.parts; part += THREADS / 32) {
-            sum += col < a.cols ? a.sums[(block * a.parts + part) * a.cols + col] : 0.0f;
+        for (u64 part = turn; col < a.cols && part < a.parts; part += AT_ONCE * TURNS) {
+            float sums[AT_ONCE];
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                const u64 at = part + i * TURNS;
+                sums[i] = at < a.parts ? a.sums[(block * a.parts + at) * a.cols + col] : 0.0f;
+            }
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                sum += sums[i];
+            }
         }
         shared[threadIdx.x] = sum;
-        for (u32 distance = THREADS / 2; distance >= 32; distance /= 2) {
+        for (u32 distance = THREADS / 2; distance >= COLS; distance /= 2) {
             // What a thread adds, another has stored.
             __syncthreads();
             if (threadIdx.x < distance) {
                 shared[threadIdx.x] += shared[threadIdx.x + distance];
             }
         }
-        if (warp == 0 && col < a.cols) {
+        if (turn == 0 && col < a.cols) {
             float &total = a.d_bias[block * a.stride + col];
             total = a.accumulate ? total + shared[lane] : shared[lane];
         }
-        // The first warp has read its sums before the next item's are stored over them.
+        // The first threads have read their sums before the next item's are stored over them.
         __syncthreads();
     }
 }

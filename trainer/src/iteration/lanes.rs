@@ -100,11 +100,6 @@ impl Lanes {
         self.stream(Lane::Dense).pool()
     }
 
-    /// Whether walks over full batches become graphs.
-    pub(crate) fn captures(&self) -> bool {
-        matches!(&self.assigned, Assigned::Cuda(cuda) if cuda.captures())
-    }
-
     /// Runs the stages of `schedule`, which is no step; neighbouring stages that repeat run once
     /// per micro-batch, together. Returns when all have run, on a CUDA device when all are
     /// enqueued: behind all that was walked before.

@@ -66,7 +66,7 @@ pub struct RankWorker {
     finished: VecDeque<StepLoss>,
     /// The last prediction, where it was brought from a device.
     logits: Vec<f32>,
-    /// A short batch of an evaluation that is replayed, made full.
+    /// A short batch of an evaluation on a device, made full.
     padded: Batch,
     /// What this rank has evaluated of late.
     scores: Scores,
@@ -455,8 +455,9 @@ impl RankWorker {
         self.scores = scores;
     }
 
-    /// The forward passes over a batch, and how many samples it was made: where evaluations are
-    /// captured, a short batch is made full by samples of no meaning, so that the same graph runs.
+    /// The forward passes over a batch, and how many samples it was made: on a device a short batch
+    /// is made full by samples of no meaning, so that the same graph runs, and without graphs the
+    /// same products: another number of rows may be another algorithm, which adds in another order.
     /// A logit depends on its own sample alone. A batch that stays on the device stays as it was
     /// made.
     fn forward(&mut self, incoming: Incoming<'_>) -> Result<usize> {
@@ -464,7 +465,7 @@ impl RankWorker {
         let full = self.model.config.eval.batch_size;
         let is_short = |batch: &&Batch| (1..full).contains(&batch.num_samples);
         let incoming = match incoming.batch().filter(is_short) {
-            Some(batch) if self.lanes.captures() => {
+            Some(batch) if self.model.on_device() => {
                 pad(&mut self.padded, batch, full);
                 incoming.with(&self.padded)
             }

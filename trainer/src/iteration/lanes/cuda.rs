@@ -232,10 +232,6 @@ impl CudaLanes {
         self.captured = Some(std::array::from_fn(|_| Mutex::new(Captured::new())));
     }
 
-    pub(super) fn captures(&self) -> bool {
-        self.captured.is_some()
-    }
-
     pub(super) fn stream(&self, lane: Lane) -> &Stream {
         &self.streams[lane as usize]
     }
