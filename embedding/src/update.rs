@@ -15,9 +15,9 @@
 //! and every sum of the tree is rounded to bf16, to nearest, ties to even; the additions are f32's.
 //! So whatever travels has been rounded before, and still no rank changes a bit.
 //!
-//! Shapes: `d_vectors` is `samples × Σ dim`, f32. Enqueues one pass over tiles of all tables; every
-//! row is written once. Errors: none of its own. Source: the sparse gradient coalescing of
-//! PyTorch's `SparseAdam` and FBGEMM's exact optimisers.
+//! Shapes: `d_vectors` is `samples × Σ dim`, f32, on a device also of 16 bits. Enqueues one pass
+//! over tiles of all tables; every row is written once. Errors: none of its own. Source: the sparse
+//! gradient coalescing of PyTorch's `SparseAdam` and FBGEMM's exact optimisers.
 
 pub(crate) mod cpu;
 pub(crate) mod cuda;
