@@ -56,9 +56,9 @@ pub fn vector_type(num_vectors: usize, dim: usize, result: DType) -> DType {
     if tensor::Tensor::of(num_vectors, dim, types).is_some() { result } else { DType::F32 }
 }
 
-/// The type in which gradients of vectors of type `vectors` are stored on a device. Those of f16 are
-/// f32: without the loss scale, by which they are divided as they are written, they may be smaller
-/// than any number of f16.
+/// The type in which gradients of vectors of type `vectors` are stored on a device. Those of f16
+/// are f32: without the loss scale, by which they are divided as they are written, they may be
+/// smaller than any number of f16.
 pub const fn vector_gradient_type(vectors: DType) -> DType {
     match vectors {
         DType::Bf16 => DType::Bf16,
