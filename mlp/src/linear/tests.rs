@@ -223,8 +223,8 @@ fn wrong_shapes_are_refused_by_name() {
 
 mod cuda_tests {
     use super::super::helpers::{
-        BiasArgs, ColumnSums, CopiesArgs, CopyArgs, MaskAndSumArgs, Passed, SOURCE, SumPartsArgs,
-        TreeArgs, mask_and_sum,
+        BiasArgs, CopiesArgs, CopyArgs, MaskAndSumArgs, Passed, SOURCE, SumPartsArgs, TreeArgs,
+        mask_and_sum,
     };
     use super::*;
     use headlong_device::cuda::testing::{layout_test, stream};

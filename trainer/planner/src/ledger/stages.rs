@@ -263,11 +263,16 @@ fn backward(model: &Model, stage: &'static str, widths: &[f64], of_input: bool) 
         };
         rows.push(product("weights", gradients, 4.0 * inputs * outputs));
         if index > 0 || of_input {
-            let mask = if index > 0 { batch * inputs / 8.0 } else { 0.0 };
             let written = element * batch * inputs;
-            let read = product_bytes(batch, inputs, outputs, element) - written + mask;
+            let read = product_bytes(batch, inputs, outputs, element) - written;
             rows.push(product("data", read, written));
         }
+        // The gradient of every layer's sums, where another follows masked by its ReLU.
+        let (of_layer, is_last) = (element * batch * outputs, index + 2 == widths.len());
+        let (mask, written) = if is_last { (0.0, 0.0) } else { (batch * outputs / 8.0, of_layer) };
+        let sums = 4.0 * outputs * (batch / 128.0);
+        rows.push(row(stage, "mask_and_sum", Kind::Stream, of_layer + mask, written + sums));
+        rows.push(row(stage, "sum_parts", Kind::Stream, sums, 4.0 * outputs));
         // Block sums have room for what fills rows up: then they are copied.
         if inputs != two[0] {
             let bytes = 4.0 * (two[0] * outputs + outputs);
