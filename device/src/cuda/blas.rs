@@ -27,6 +27,9 @@ pub enum Math {
 }
 
 /// What happens to the sums before they are stored. `D` is `m × n`.
+///
+/// The library has epilogues of backward passes, too; on an H100 they were kernels of their own,
+/// slower than ours, which does what three of them do in one pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Epilogue {
     /// Nothing.
@@ -37,15 +40,6 @@ pub enum Epilogue {
     ReluBias,
     /// The same, and `aux` keeps one bit per element: whether it passed. See [`aux_bytes`].
     ReluAuxBias,
-    /// `x` where `aux` has the bit, else 0.
-    DRelu,
-    /// The same, and `bias[n]` receives the sums of the columns of `D`.
-    DReluBgrad,
-    /// `bias[m]` receives the sums of `A` over `k`: the bias gradient with a weight gradient
-    /// `dYᵀ·X`.
-    BgradA,
-    /// `bias[n]` receives the sums of `B` over `k`.
-    BgradB,
 }
 
 /// A matrix as it is stored: rows start `stride` elements apart.
@@ -110,7 +104,7 @@ pub struct MatmulArgs {
     pub c: DevicePtr,
     /// Result.
     pub d: DevicePtr,
-    /// Bias read, or bias gradient written, by the epilogue; else null.
+    /// Bias that the epilogue reads; else null.
     pub bias: DevicePtr,
     /// Mask of the epilogue; else null.
     pub aux: DevicePtr,

@@ -112,7 +112,7 @@ pub fn keeps_mask(stream: &Stream, args: &ForwardArgs<'_>) -> bool {
 fn masking(stream: &CudaStream, args: &ForwardArgs<'_>) -> Option<Arc<Matmul>> {
     let only = Alternative { epilogue: Epilogue::ReluAuxBias, bytes_left: 0 };
     let is_aligned = bias(args).is_some_and(|bias| bias.device_ptr().0.is_multiple_of(16));
-    is_aligned.then(|| product(stream, forward_spec(args), [Some(only), None, None]).ok()).flatten()
+    is_aligned.then(|| product(stream, forward_spec(args), [Some(only), None]).ok()).flatten()
 }
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, mask: Option<&Mat>) {

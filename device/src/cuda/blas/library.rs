@@ -64,11 +64,6 @@ fn epilogue(epilogue: Epilogue) -> LtEpilogue {
         Epilogue::Bias => LtEpilogue::CUBLASLT_EPILOGUE_BIAS,
         Epilogue::ReluBias => LtEpilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
         Epilogue::ReluAuxBias => LtEpilogue::CUBLASLT_EPILOGUE_RELU_AUX_BIAS,
-        Epilogue::DRelu => LtEpilogue::CUBLASLT_EPILOGUE_DRELU,
-        Epilogue::DReluBgrad => LtEpilogue::CUBLASLT_EPILOGUE_DRELU_BGRAD,
-        // The library's A is our B, and the other way round.
-        Epilogue::BgradA => LtEpilogue::CUBLASLT_EPILOGUE_BGRADB,
-        Epilogue::BgradB => LtEpilogue::CUBLASLT_EPILOGUE_BGRADA,
     }
 }
 

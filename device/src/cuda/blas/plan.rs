@@ -262,12 +262,12 @@ fn workspace(stream: &CudaStream) -> Result<&DeviceMemory> {
 impl Epilogue {
     /// Whether it has a mask.
     pub const fn has_aux(self) -> bool {
-        matches!(self, Epilogue::ReluAuxBias | Epilogue::DRelu | Epilogue::DReluBgrad)
+        matches!(self, Epilogue::ReluAuxBias)
     }
 
-    /// Whether it reads a bias or writes a bias gradient.
+    /// Whether it reads a bias.
     pub const fn has_bias(self) -> bool {
-        !matches!(self, Epilogue::None | Epilogue::DRelu)
+        !matches!(self, Epilogue::None)
     }
 }
 

@@ -168,7 +168,7 @@ mod tests {
         let Some(stream) = stream() else { return };
         let stream = stream.cuda_body();
         let [a, b, d] = [Operand::plain(DType::F32, 8); 3];
-        let (math, bias_dtype, epilogue) = (Math::Full, DType::F32, Epilogue::DReluBgrad);
+        let (math, bias_dtype, epilogue) = (Math::Full, DType::F32, Epilogue::ReluAuxBias);
         let spec = MatmulSpec { m: 300, n: 8, k: 8, a, b, d, math, epilogue, bias_dtype };
         let trial = Trial::new(stream, &spec).unwrap();
         let before = trial.digest().unwrap();
