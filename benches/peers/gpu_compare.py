@@ -30,6 +30,7 @@ arguments.add_argument("--row-cap", type=int, default=40_000_000)
 arguments.add_argument("--dtype", default="bf16")
 arguments.add_argument("--rounds", type=int, default=3)
 arguments.add_argument("--seconds", type=float, default=10)
+arguments.add_argument("--mode", default="max-autotune-no-cudagraphs", help="of torch.compile")
 arguments.add_argument("--limit", type=float, default=900, help="seconds that one program may take")
 arguments.add_argument(
     "--smoke", nargs="?", const="cpu", choices=["cpu", "cuda"], help="small; where ours computes"
@@ -76,6 +77,8 @@ def theirs(tables):
                 str(a.seconds),
                 "--dtype",
                 a.dtype,
+                "--mode",
+                a.mode,
             ]
         )
         return [sys.executable, a.peer, "--shape", shape, "--tables", tables, *size]

@@ -219,8 +219,8 @@ HL_DEVICE void store16(void* to, u32x4 v) { *static_cast<u32x4*>(to) = v; }
 // leave apart.
 HL_DEVICE void store16_at_once(void* to, u32x4 v) {
 #ifdef __CUDA_ARCH__
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
                : "memory");
 #else
   store16(to, v);
@@ -372,15 +372,6 @@ HL_DEVICE T warp_max(T x) {
   }
   return x;
 }
-template <class T>
-HL_DEVICE T warp_min(T x) {
-#pragma unroll
-  for (i32 step = 16; step > 0; step >>= 1) {
-    const T other = __shfl_xor_sync(HL_FULL_MASK, x, step);
-    x = other < x ? other : x;
-  }
-  return x;
-}
 // The sum over this lane and those before it.
 template <class T>
 HL_DEVICE T warp_scan(T x) {
@@ -401,31 +392,6 @@ HL_DEVICE T block_sum(T x) {
   if (lane_index() == 0) partial[warp_index()] = x;
   __syncthreads();
   return warp_sum(lane_index() < warps ? partial[lane_index()] : T(0));
-}
-template <class T>
-HL_DEVICE T block_max(T x) {
-  __shared__ T partial[32];
-  const u32 warps = blockDim.x >> 5;
-  x = warp_max(x);
-  __syncthreads();  // An earlier call's maxima have been read.
-  if (lane_index() == 0) partial[warp_index()] = x;
-  __syncthreads();
-  return warp_max(partial[lane_index() < warps ? lane_index() : 0]);
-}
-// The sum over the threads before this one; `total` receives that over all.
-template <class T>
-HL_DEVICE T block_scan_exclusive(T x, T& total) {
-  __shared__ T partial[32];
-  const u32 warps = blockDim.x >> 5;
-  const T inclusive = warp_scan(x);
-  __syncthreads();  // An earlier call's sums have been read.
-  if (lane_index() == 31) partial[warp_index()] = inclusive;
-  __syncthreads();
-  const T sums = warp_scan(lane_index() < warps ? partial[lane_index()] : T(0));
-  total = __shfl_sync(HL_FULL_MASK, sums, 31);
-  const T before =
-      __shfl_sync(HL_FULL_MASK, sums, warp_index() == 0 ? 0 : static_cast<i32>(warp_index()) - 1);
-  return (warp_index() == 0 ? T(0) : before) + inclusive - x;
 }
 
 // ---- random numbers: Philox4x32-10, the same as device/src/rng.rs -------------------------------

@@ -209,7 +209,7 @@ fn warps_and_blocks_add_up_and_scan() {
     for threads in [32_usize, 96, 256] {
         let values: Vec<u32> = (0..threads as u32).map(|i| (i * 37 + 11) % 101 + 1).collect();
         let from = upload(stream.device(), &values).unwrap();
-        let out = DeviceMemory::new(stream.device(), "out", 32 * threads).unwrap();
+        let out = DeviceMemory::new(stream.device(), "out", 16 * threads).unwrap();
         stream.run(
             &PRELUDE_TEST,
             &[],
@@ -225,14 +225,10 @@ fn warps_and_blocks_add_up_and_scan() {
             let expected = [
                 warp.iter().sum(),
                 *warp.iter().max().unwrap(),
-                *warp.iter().min().unwrap(),
                 warp[..=thread % 32].iter().sum(),
                 total,
-                *values.iter().max().unwrap(),
-                values[..thread].iter().sum(),
-                total,
             ];
-            assert_eq!(out[8 * thread..][..8], expected, "thread {thread} of {threads}");
+            assert_eq!(out[4 * thread..][..4], expected, "thread {thread} of {threads}");
         }
     }
 }
