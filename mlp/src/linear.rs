@@ -20,8 +20,9 @@
 //! # Work
 //! On the CPU each op blocks until its tiles are done, and allocates nothing. On a device each
 //! enqueues a product of cuBLASLt, whose order of addition is the library's, the same for the same
-//! shape; and a kernel where no epilogue does the rest. Errors: those of the stream; wrong shapes
-//! panic.
+//! shape; where no epilogue adds the bias, a kernel; and for gradients one that applies the ReLU
+//! below and sums the columns, parts of the rows in order, then the parts. Errors: those of the
+//! stream; wrong shapes panic.
 //!
 //! # Source
 //! Naumov et al., "Deep Learning Recommendation Model", 2019, §2; PyTorch `nn.Linear`.

@@ -95,6 +95,9 @@ fn predictions_carry_the_columns_of_their_rows() {
     on(&place, "predict", "new.csv")
         .with(&["--output", "-", "--carry", "contry"])
         .fails(1, &["expected a column `contry`, found `clicked`, `session`"]);
+    on(&place, "predict", "new.csv")
+        .with(&["--output", "-", "--carry", "user", "user"])
+        .fails(2, &["data.columns.carry", "`user` is named twice"]);
     // What training carried need not be there.
     std::fs::write(place.path("few.csv"), "page\n/3\n").unwrap();
     let few = on(&place, "predict", "few.csv").with(&["--output", "-"]).succeeds().stdout;

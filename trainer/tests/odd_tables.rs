@@ -41,6 +41,19 @@ fn an_index_without_a_name_and_words_for_labels_are_read() {
 }
 
 #[test]
+fn a_file_that_is_trained_on_and_validated_on_is_named() {
+    let place = Place::new("rows.txt");
+    let path = place.path("clicks.csv");
+    std::fs::write(&path, table("row,user,price,bought\n", ["0", "1"])).unwrap();
+    let run = Run::new("train").with(&["--auto", "--label", "bought", "--steps", "2"]);
+    let run = run.path("--data", &path).path("--output-dir", &place.path("out"));
+    let said = "clicks.csv is trained on and validated on";
+    assert!(!run.clone().succeeds().stderr.contains(said), "a part is held out");
+    let both = run.path("--valid", &path).succeeds();
+    assert!(both.stderr.contains(said), "{}", both.stderr);
+}
+
+#[test]
 fn a_row_is_not_taken_for_a_header() {
     let place = Place::new("rows.txt");
     let path = place.path("bare.csv");

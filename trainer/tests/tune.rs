@@ -233,6 +233,7 @@ fn spaces_that_cannot_be_are_refused_by_line() {
         ("[train]\nepochs = [1, 2]\n", "space.toml:2: `train.epochs` is not tried"),
         ("[run]\nthreads = [1, 2]\n", "space.toml:2: `run.threads` is not tried"),
         ("[model]\ndim = [8, \"wide\"]\n", "model.dim = \"wide\""),
+        ("[column]\nbins = [\"edges\"]\n", "space.toml:2: `column.bins`: expected [true, false]"),
         ("", "expected keys"),
     ] {
         std::fs::write(&space, text).unwrap();

@@ -164,8 +164,10 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>, below: Option
         let run = MatmulArgs { beta, ..addresses(d_z, w, d_x) };
         run_with_fastest(stream, spec, &[Epilogue::None], &run);
     }
-    let bits = below.and_then(|below| below.mask).map(Passed::Bits);
-    let passed = args.mask.map(|output| bits.unwrap_or(Passed::Output(output)));
+    let passed = args.mask.map(|output| match below.and_then(|below| below.mask) {
+        Some(bits) => Passed::Bits(bits.clone()),
+        None => Passed::Output(output.clone()),
+    });
     let sums = below.and_then(|below| below.sums.as_ref());
     if passed.is_some() || sums.is_some() {
         mask_and_sum(stream, d_x, passed, sums);

@@ -1,10 +1,10 @@
 //! Launches of `linear.cu`: what is done apart from the products.
 
-use crate::cuda::{SCRATCH_BYTES, THREADS, blocks, scratch};
+use crate::cuda::{SCRATCH_BYTES, THREADS, blocks as grid, scratch};
 use headlong_device::cuda::{
     Build, CudaStream, Define, DevicePtr, Launch, Mats, Source, kernel_args,
 };
-use headlong_device::{DType, Mat};
+use headlong_device::{DType, DeviceError, Mat};
 
 pub static SOURCE: Source = Source { name: "mlp/linear", text: include_str!("linear.cu") };
 
@@ -47,7 +47,7 @@ fn defines(dtype: DType) -> [Define; 1] {
 /// Blocks that pass over a matrix as `for_each_element` does.
 fn blocks_over(stream: &CudaStream, rows: usize, cols: usize) -> u32 {
     let rows_at_once = (THREADS as usize / cols.next_power_of_two()).max(1);
-    blocks(stream, rows.div_ceil(rows_at_once))
+    grid(stream, rows.div_ceil(rows_at_once))
 }
 
 fn elementwise<A: Copy>(stream: &CudaStream, entry: &'static str, mat: &Mat, args: &A) {
@@ -98,12 +98,21 @@ pub fn add_bias(stream: &CudaStream, values: &Mat, bias: &Mat, relu: bool) {
 }
 
 /// What a ReLU let pass.
-#[derive(Debug, Clone, Copy)]
-pub enum Passed<'a> {
+#[derive(Debug)]
+pub enum Passed {
     /// What it has put out: whatever is above zero.
-    Output(&'a Mat),
+    Output(Mat),
     /// One bit an element, as cuBLASLt's epilogue leaves them.
-    Bits(&'a Mat),
+    Bits(Mat),
+}
+
+impl Passed {
+    fn rows_range(&self, first: usize, count: usize) -> Self {
+        match self {
+            Self::Output(mat) => Self::Output(mat.rows_range(first, count)),
+            Self::Bits(mat) => Self::Bits(mat.rows_range(first, count)),
+        }
+    }
 }
 
 /// Where sums of columns go: a row for each block of so many rows.
@@ -123,18 +132,66 @@ const PART_ROWS: usize = 128;
 /// Columns of a block of threads that adds up parts: as in `linear.cu`.
 const SUMMED_COLS: usize = 8;
 
+/// Blocks of rows, and the parts that each is cut into.
+struct Blocks {
+    count: usize,
+    len: usize,
+    parts: usize,
+}
+
 /// Zeros in the gradient where the ReLU let nothing pass, and the sums of its columns: one pass.
+///
+/// How a block's rows are cut into parts does not depend on how many blocks there are, so that one
+/// rank adds up as several do; those whose parts find no room in the scratch memory come later.
 pub fn mask_and_sum(
     stream: &CudaStream,
     gradient: &Mat,
-    passed: Option<Passed<'_>>,
+    passed: Option<Passed>,
     sums: Option<&ColumnSums<'_>>,
 ) {
-    let (rows, cols) = (gradient.rows(), gradient.cols());
+    let Some(ColumnSums { sums, block_len, accumulate }) = sums else {
+        let all = Blocks { count: 1, len: gradient.rows(), parts: 1 };
+        return launch_pass(stream, gradient, passed.as_ref(), &all, DevicePtr::NULL);
+    };
+    let bytes_of_part = size_of::<f32>() * gradient.cols();
+    if bytes_of_part > SCRATCH_BYTES {
+        let (what, most) = ("a bias gradient".to_owned(), SCRATCH_BYTES / size_of::<f32>());
+        let reason = format!("{} columns, more than {most}", gradient.cols());
+        return stream.fail(DeviceError::Misuse { what, reason });
+    }
     let Some(scratch) = scratch(stream) else { return };
-    let (blocks_of_rows, block_len) = sums.map_or((1, rows), |to| (to.sums.rows(), to.block_len));
-    let fitting = SCRATCH_BYTES / (size_of::<f32>() * cols * blocks_of_rows);
-    let parts = (block_len / PART_ROWS).min(fitting).max(1);
+    let parts = (block_len / PART_ROWS).min(SCRATCH_BYTES / bytes_of_part).max(1);
+    let at_once = SCRATCH_BYTES / (bytes_of_part * parts);
+    for first in (0..sums.rows()).step_by(at_once) {
+        let blocks = Blocks { count: at_once.min(sums.rows() - first), len: *block_len, parts };
+        let start = (first * block_len).min(gradient.rows());
+        let rows = (blocks.count * block_len).min(gradient.rows() - start);
+        let passed = passed.as_ref().map(|passed| passed.rows_range(start, rows));
+        let gradient = gradient.rows_range(start, rows);
+        launch_pass(stream, &gradient, passed.as_ref(), &blocks, scratch.ptr());
+        let launched = SumPartsArgs {
+            sums: scratch.ptr(),
+            d_bias: sums.rows_range(first, blocks.count).device_ptr(),
+            stride: sums.stride() as u64,
+            cols: gradient.cols() as u64,
+            blocks: blocks.count as u64,
+            parts: parts as u64,
+            accumulate: u64::from(*accumulate),
+        };
+        let items = gradient.cols().div_ceil(SUMMED_COLS) * blocks.count;
+        let shape = Launch::new(grid(stream, items), THREADS);
+        stream.run(&SOURCE, &defines(gradient.dtype()), "sum_parts", shape, &launched);
+    }
+}
+
+/// The pass over blocks of rows; `sums` may be none.
+fn launch_pass(
+    stream: &CudaStream,
+    gradient: &Mat,
+    passed: Option<&Passed>,
+    blocks: &Blocks,
+    sums: DevicePtr,
+) {
     let (output, bits) = match passed {
         Some(Passed::Output(output)) => (Some(output), None),
         Some(Passed::Bits(bits)) => (None, Some(bits)),
@@ -146,15 +203,15 @@ pub fn mask_and_sum(
         gradient: gradient.device_ptr(),
         output: ptr(output),
         bits: ptr(bits),
-        sums: if sums.is_some() { scratch.ptr() } else { DevicePtr::NULL },
+        sums,
         gradient_stride: gradient.stride() as u64,
         output_stride: stride(output),
         bits_stride: stride(bits) * size_of::<u32>() as u64,
-        rows: rows as u64,
-        cols: cols as u64,
-        block_len: block_len as u64,
-        blocks: blocks_of_rows as u64,
-        parts: parts as u64,
+        rows: gradient.rows() as u64,
+        cols: gradient.cols() as u64,
+        block_len: blocks.len as u64,
+        blocks: blocks.count as u64,
+        parts: blocks.parts as u64,
     };
     let is_wide = [Some(gradient), output].into_iter().flatten().all(|mat| {
         let row_bytes = mat.stride() * mat.dtype().bytes();
@@ -164,21 +221,9 @@ pub fn mask_and_sum(
         true => ("mask_and_sum", 16 / gradient.dtype().bytes()),
         false => ("mask_and_sum_singles", 1),
     };
-    let items = cols.div_ceil(32 * in_piece) * parts * blocks_of_rows;
-    let shape = |items| Launch::new(blocks(stream, items), THREADS);
-    stream.run(&SOURCE, &defines(gradient.dtype()), entry, shape(items), &launched);
-    let Some(ColumnSums { sums, accumulate, .. }) = sums else { return };
-    let launched = SumPartsArgs {
-        sums: scratch.ptr(),
-        d_bias: sums.device_ptr(),
-        stride: sums.stride() as u64,
-        cols: cols as u64,
-        blocks: blocks_of_rows as u64,
-        parts: parts as u64,
-        accumulate: u64::from(*accumulate),
-    };
-    let shape = shape(cols.div_ceil(SUMMED_COLS) * blocks_of_rows);
-    stream.run(&SOURCE, &defines(gradient.dtype()), "sum_parts", shape, &launched);
+    let items = gradient.cols().div_ceil(32 * in_piece) * blocks.parts * blocks.count;
+    let shape = Launch::new(grid(stream, items), THREADS);
+    stream.run(&SOURCE, &defines(gradient.dtype()), entry, shape, &launched);
 }
 
 /// Adds up blocks in the tree of [`crate::sum`], and uses them up.

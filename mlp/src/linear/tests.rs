@@ -223,10 +223,11 @@ fn wrong_shapes_are_refused_by_name() {
 
 mod cuda_tests {
     use super::super::helpers::{
-        BiasArgs, CopiesArgs, CopyArgs, MaskAndSumArgs, Passed, SOURCE, SumPartsArgs, TreeArgs,
-        mask_and_sum,
+        BiasArgs, ColumnSums, CopiesArgs, CopyArgs, MaskAndSumArgs, Passed, SOURCE, SumPartsArgs,
+        TreeArgs, mask_and_sum,
     };
     use super::*;
+    use headlong_device::Mat;
     use headlong_device::cuda::testing::{layout_test, stream};
 
     #[test]
@@ -236,8 +237,33 @@ mod cuda_tests {
             check_exact(&stream);
             let y = frozen_on(&stream, "y", 2, 3, &[1.0, 0.0, -0.0, 2.0, 0.0, 3.0]);
             let d_y = frozen_on(&stream, "d_y", 2, 3, &[5.0; 6]);
-            mask_and_sum(stream.cuda_body(), &d_y, Some(Passed::Output(&y)), None);
+            mask_and_sum(stream.cuda_body(), &d_y, Some(Passed::Output(y)), None);
             assert_eq!(values(&d_y), [5.0, 0.0, 0.0, 5.0, 0.0, 5.0]);
+        }
+    }
+
+    /// More blocks than the scratch memory has room for: each has the sums that it has alone.
+    #[test]
+    fn blocks_add_up_as_each_does_alone() {
+        const LEN: usize = 2048;
+        const COLS: usize = 1024;
+        const BLOCKS: usize = 17;
+        let Some(stream) = stream() else { return };
+        let rows = LEN * (BLOCKS - 1) + 300;
+        let numbers = uniform(7, rows * COLS);
+        let gradient = frozen_on(&stream, "gradient", rows, COLS, &numbers);
+        let of = |first: usize, gradient: &Mat, blocks: usize| {
+            let name = format!("sums from {first}");
+            let sums = frozen_on(&stream, &name, blocks, COLS, &[]);
+            let to = ColumnSums { sums: &sums, block_len: LEN, accumulate: false };
+            mask_and_sum(stream.cuda_body(), gradient, None, Some(&to));
+            values(&sums)
+        };
+        let all = of(0, &gradient, BLOCKS);
+        for block in [0, 9, BLOCKS - 1] {
+            let samples = crate::sum::block(rows, LEN, block);
+            let alone = of(block, &gradient.rows_range(samples.start, samples.len()), 1);
+            assert_eq!(all[block * COLS..][..COLS], alone, "block {block}");
         }
     }
 

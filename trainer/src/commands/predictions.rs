@@ -72,6 +72,10 @@ impl PredictionFile {
     /// Writes its beginning: of rows with `carried` columns.
     pub fn begin(self, carried: &[String]) -> Result<PredictionWriter> {
         let Self { path, file, is_parquet } = self;
+        let is_there = |(at, name): &(usize, &String)| carried[..*at].contains(name);
+        if let Some((_, name)) = carried.iter().enumerate().find(is_there) {
+            return Err(Error::config("data.columns.carry", format!("`{name}` is named twice")));
+        }
         if let Some(name) = carried.iter().find(|name| COLUMNS.iter().any(|(own, _)| own == name)) {
             let message = format!("`{name}` cannot be carried: predictions have such a column");
             return Err(Error::config("data.columns.carry", message));

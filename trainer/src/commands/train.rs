@@ -264,6 +264,11 @@ fn announce(
             report::count(rows)
         ));
     }
+    if let Some(file) = evaluation::in_training(config) {
+        reporter.note(&format!(
+            "{file} is trained on and validated on: its metrics say nothing of other rows"
+        ));
+    }
     if session.steps() > 0 {
         reporter.note(&format!(
             "resumed at step {} (sample {})",

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::iteration::model::table_specs;
 use crate::report::bytes;
 use headlong_embedding::Keys;
+use headlong_reader::io::DataFile;
 use serde::Serialize;
 
 /// What ranks of their own that evaluate take, besides those that train.
@@ -119,6 +120,15 @@ pub fn note(config: &Config, eval_rows: Option<u64>, data_rows: Option<u64>) -> 
         }
         None => String::new(),
     }
+}
+
+/// A file of the training data that is also one to validate on, where nothing is held out.
+pub fn in_training(config: &Config) -> Option<String> {
+    let place = |file: &DataFile| std::fs::canonicalize(file.path()).ok();
+    let of_training: Vec<_> = config.data.train.iter().filter_map(place).collect();
+    let is_both = |file: &&DataFile| place(file).is_some_and(|file| of_training.contains(&file));
+    let both = config.data.valid.iter().find(is_both).filter(|_| config.holdout().is_none())?;
+    Some(both.path().display().to_string())
 }
 
 /// What is said where evaluations are asked for and the data that is named has nothing to evaluate

@@ -307,6 +307,12 @@ impl SpaceReader<'_> {
                 _ => {
                     self.check_key(&path, at)?;
                     let values = self.values(&path, value)?;
+                    let is_flag = |values: &[Value]| values.iter().all(Value::is_bool);
+                    if path == BINS && !matches!(&values, Values::List(list) if is_flag(list)) {
+                        let found = &self.text[value.span()];
+                        let message = format!("`{BINS}`: expected [true, false], found `{found}`");
+                        return Err(self.wrong(at, &message));
+                    }
                     self.found.push((at, Dimension { key: path, values }));
                 }
             }
