@@ -149,14 +149,19 @@ pub fn mask_and_sum(
     passed: Option<Passed>,
     sums: Option<&ColumnSums<'_>>,
 ) {
+    let (rows, cols) = (gradient.rows(), gradient.cols());
+    if cols == 0 {
+        return;
+    }
     let Some(ColumnSums { sums, block_len, accumulate }) = sums else {
-        let all = Blocks { count: 1, len: gradient.rows(), parts: 1 };
+        let all = Blocks { count: 1, len: rows, parts: (rows / PART_ROWS).max(1) };
         return launch_pass(stream, gradient, passed.as_ref(), &all, DevicePtr::NULL);
     };
-    let bytes_of_part = size_of::<f32>() * gradient.cols();
+    assert!(sums.rows() * block_len >= rows, "{} blocks of {block_len} for {rows}", sums.rows());
+    let bytes_of_part = size_of::<f32>() * cols;
     if bytes_of_part > SCRATCH_BYTES {
         let (what, most) = ("a bias gradient".to_owned(), SCRATCH_BYTES / size_of::<f32>());
-        let reason = format!("{} columns, more than {most}", gradient.cols());
+        let reason = format!("{cols} columns, more than {most}");
         return stream.fail(DeviceError::Misuse { what, reason });
     }
     let Some(scratch) = scratch(stream) else { return };
@@ -164,21 +169,21 @@ pub fn mask_and_sum(
     let at_once = SCRATCH_BYTES / (bytes_of_part * parts);
     for first in (0..sums.rows()).step_by(at_once) {
         let blocks = Blocks { count: at_once.min(sums.rows() - first), len: *block_len, parts };
-        let start = (first * block_len).min(gradient.rows());
-        let rows = (blocks.count * block_len).min(gradient.rows() - start);
-        let passed = passed.as_ref().map(|passed| passed.rows_range(start, rows));
-        let gradient = gradient.rows_range(start, rows);
+        let start = (first * block_len).min(rows);
+        let len = (blocks.count * block_len).min(rows - start);
+        let passed = passed.as_ref().map(|passed| passed.rows_range(start, len));
+        let gradient = gradient.rows_range(start, len);
         launch_pass(stream, &gradient, passed.as_ref(), &blocks, scratch.ptr());
         let launched = SumPartsArgs {
             sums: scratch.ptr(),
             d_bias: sums.rows_range(first, blocks.count).device_ptr(),
             stride: sums.stride() as u64,
-            cols: gradient.cols() as u64,
+            cols: cols as u64,
             blocks: blocks.count as u64,
             parts: parts as u64,
             accumulate: u64::from(*accumulate),
         };
-        let items = gradient.cols().div_ceil(SUMMED_COLS) * blocks.count;
+        let items = cols.div_ceil(SUMMED_COLS) * blocks.count;
         let shape = Launch::new(grid(stream, items), THREADS);
         stream.run(&SOURCE, &defines(gradient.dtype()), "sum_parts", shape, &launched);
     }
@@ -213,12 +218,16 @@ fn launch_pass(
         blocks: blocks.count as u64,
         parts: blocks.parts as u64,
     };
-    let is_wide = [Some(gradient), output].into_iter().flatten().all(|mat| {
+    let is_aligned = [Some(gradient), output].into_iter().flatten().all(|mat| {
+        assert_eq!(mat.dtype(), gradient.dtype(), "slot `{}`", mat.name());
         let row_bytes = mat.stride() * mat.dtype().bytes();
         row_bytes.is_multiple_of(16) && mat.device_ptr().0.is_multiple_of(16)
     });
-    let (entry, in_piece) = match is_wide {
-        true => ("mask_and_sum", 16 / gradient.dtype().bytes()),
+    // A piece that is stored is all of the gradient's: what follows its columns may be another's.
+    let whole = 16 / gradient.dtype().bytes();
+    let is_whole = passed.is_none() || gradient.cols().is_multiple_of(whole);
+    let (entry, in_piece) = match is_aligned && is_whole {
+        true => ("mask_and_sum", whole),
         false => ("mask_and_sum_singles", 1),
     };
     let items = gradient.cols().div_ceil(32 * in_piece) * blocks.parts * blocks.count;

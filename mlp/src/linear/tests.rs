@@ -250,19 +250,27 @@ mod cuda_tests {
         const BLOCKS: usize = 17;
         let Some(stream) = stream() else { return };
         let rows = LEN * (BLOCKS - 1) + 300;
-        let numbers = uniform(7, rows * COLS);
-        let gradient = frozen_on(&stream, "gradient", rows, COLS, &numbers);
-        let of = |first: usize, gradient: &Mat, blocks: usize| {
-            let name = format!("sums from {first}");
-            let sums = frozen_on(&stream, &name, blocks, COLS, &[]);
-            let to = ColumnSums { sums: &sums, block_len: LEN, accumulate: false };
-            mask_and_sum(stream.cuda_body(), gradient, None, Some(&to));
+        let of = |name: &str, seed| {
+            frozen_on(&stream, name, rows, COLS, &uniform(seed, rows * COLS))
+        };
+        let (gradient, output) = (of("gradient", 7), of("output", 8));
+        let numbers = values(&gradient);
+        let sums_of = |first: usize, len: usize, blocks: usize| {
+            let part = |mat: &Mat| mat.rows_range(first, len);
+            let sums = frozen_on(&stream, &format!("sums from {first}"), blocks, COLS, &[]);
+            let to = ColumnSums { sums: &sums, block_len: LEN, accumulate: true };
+            let passed = Some(Passed::Output(part(&output)));
+            mask_and_sum(stream.cuda_body(), &part(&gradient), passed, Some(&to));
             values(&sums)
         };
-        let all = of(0, &gradient, BLOCKS);
+        let all = sums_of(0, rows, BLOCKS);
+        let masked = values(&gradient);
+        for (at, output) in values(&output).into_iter().enumerate() {
+            assert_eq!(masked[at], if output > 0.0 { numbers[at] } else { 0.0 }, "element {at}");
+        }
         for block in [0, 9, BLOCKS - 1] {
             let samples = crate::sum::block(rows, LEN, block);
-            let alone = of(block, &gradient.rows_range(samples.start, samples.len()), 1);
+            let alone = sums_of(samples.start, samples.len(), 1);
             assert_eq!(all[block * COLS..][..COLS], alone, "block {block}");
         }
     }

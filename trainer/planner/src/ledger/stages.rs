@@ -270,7 +270,9 @@ fn backward(model: &Model, stage: &'static str, widths: &[f64], of_input: bool) 
         // The gradient of every layer's sums, where another follows masked by its ReLU.
         let (of_layer, is_last) = (element * batch * outputs, index + 2 == widths.len());
         let (mask, written) = if is_last { (0.0, 0.0) } else { (batch * outputs / 8.0, of_layer) };
-        let sums = 4.0 * outputs * (batch / 128.0);
+        // Parts of 128 rows and more, of which a megabyte of scratch memory holds the sums.
+        let parts = (batch / 128.0).min(f64::from(1 << 18) / outputs).floor().max(1.0);
+        let sums = 4.0 * outputs * parts;
         rows.push(row(stage, "mask_and_sum", Kind::Stream, of_layer + mask, written + sums));
         rows.push(row(stage, "sum_parts", Kind::Stream, sums, 4.0 * outputs));
         // Block sums have room for what fills rows up: then they are copied.
