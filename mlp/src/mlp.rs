@@ -326,7 +326,9 @@ impl Mlp {
             mask: keeps_mask.then_some(mask),
             sums: layer.d_bias.as_ref().map(|d_bias| match &layer.partials {
                 None => {
-                    let (block_len, accumulate) = (args.x.rows(), args.accumulate);
+                    // A short batch's block has the parts of a long one's, on any number of ranks.
+                    let block_len = args.block_len.max(args.x.rows());
+                    let accumulate = args.accumulate;
                     ColumnSums { sums: d_bias, block_len, accumulate }
                 }
                 Some(partials) => {

@@ -192,7 +192,8 @@ pub fn backward_weights(
         None => {
             sum_block(stream, math, (args.x, args.d_z), args.d_w, accumulate);
             if let Some(sums) = args.d_b {
-                sum_columns(ColumnSums { sums, block_len: args.d_z.rows(), accumulate });
+                let block_len = block_len.max(args.d_z.rows());
+                sum_columns(ColumnSums { sums, block_len, accumulate });
             }
         }
         Some(partials) => {
