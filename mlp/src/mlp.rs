@@ -324,17 +324,9 @@ impl Mlp {
         let keeps_mask = linear::keeps_mask(stream, &layer.forward_args(&x, y));
         let of_below = Below {
             mask: keeps_mask.then_some(mask),
-            sums: layer.d_bias.as_ref().map(|d_bias| match &layer.partials {
-                None => {
-                    // A short batch's block has the parts of a long one's, on any number of ranks.
-                    let block_len = args.block_len.max(args.x.rows());
-                    let accumulate = args.accumulate;
-                    ColumnSums { sums: d_bias, block_len, accumulate }
-                }
-                Some(partials) => {
-                    let (sums, block_len) = (&partials.bias, args.block_len);
-                    ColumnSums { sums, block_len, accumulate: false }
-                }
+            sums: layer.d_bias.as_ref().map(|d_bias| {
+                let samples = (args.x.rows(), args.block_len);
+                ColumnSums::of_bias(d_bias, layer.partials.as_ref(), samples, args.accumulate)
             }),
         };
         let mask = (layer.activation == Activation::Relu).then_some(y);

@@ -3,6 +3,7 @@
 use super::ranks::Bags;
 use super::{bits, ranks::Batch};
 use headlong_device::cuda::{DeviceMemory, DeviceStep};
+use headlong_device::dtype::Element;
 use headlong_device::optimizer::{Optimizer, Step};
 use headlong_device::{Arena, ArenaPlan, DType, Mat, Stream, bf16};
 use headlong_embedding::hybrid::{
@@ -12,10 +13,15 @@ use headlong_embedding::oracle::OracleTable;
 use headlong_embedding::{Registry, SetOptions, TableSpec};
 use std::sync::Arc;
 
-/// A matrix of f32 in an arena of its own, in the stream's memory.
-pub fn matrix_on(stream: &Stream, rows: usize, cols: usize, values: &[f32]) -> (Arena, Mat) {
+/// A matrix in an arena of its own, in the stream's memory.
+pub fn matrix_on<T: Element>(
+    stream: &Stream,
+    rows: usize,
+    cols: usize,
+    values: &[T],
+) -> (Arena, Mat) {
     let mut plan = ArenaPlan::new("test");
-    let slot = plan.matrix("matrix", DType::F32, rows, cols);
+    let slot = plan.matrix("matrix", T::DTYPE, rows, cols);
     let arena = plan.freeze_on(stream).unwrap();
     let mat = arena.mat(slot);
     mat.copy_from(values).unwrap();
@@ -33,12 +39,8 @@ pub fn gradients_on(
     if dtype == DType::F32 {
         return matrix_on(stream, rows, cols, values);
     }
-    let mut plan = ArenaPlan::new("test");
-    let slot = plan.matrix("gradients", dtype, rows, cols);
-    let arena = plan.freeze_on(stream).unwrap();
-    let mat = arena.mat(slot);
-    mat.copy_from(&values.iter().map(|&value| bf16::round(value)).collect::<Vec<_>>()).unwrap();
-    (arena, mat)
+    let rounded: Vec<_> = values.iter().map(|&value| bf16::round(value)).collect();
+    matrix_on(stream, rows, cols, &rounded)
 }
 
 /// Writes a step to device memory, as kernels read it.

@@ -57,13 +57,11 @@ fn run_with_fastest(
 
 /// Bytes that kernels read and write where `wanted` is to be done and `epilogue` is.
 fn bytes_left(spec: &MatmulSpec, wanted: Epilogue, epilogue: Epilogue) -> usize {
-    let of = |rows, operand: Operand| rows * operand.stride * operand.dtype.bytes();
-    let output = of(spec.m, spec.d);
-    match (wanted, epilogue) {
-        // The output is read and written.
-        (Epilogue::Bias | Epilogue::ReluBias | Epilogue::ReluAuxBias, Epilogue::None) => 2 * output,
-        _ => 0,
+    if wanted == epilogue {
+        return 0;
     }
+    // The output is read and written, for the bias.
+    2 * spec.m * spec.d.stride * spec.d.dtype.bytes()
 }
 
 fn plain(mat: &Mat) -> Operand {
@@ -182,28 +180,20 @@ pub fn backward_weights(
 ) {
     let stream = stream.cuda_body();
     let math = options.compute.math();
-    let sum_columns = |to: ColumnSums<'_>| {
-        if !options.has_bias {
-            mask_and_sum(stream, args.d_z, None, Some(&to));
-        }
-    };
-    let (block_len, accumulate) = (args.block_len, args.accumulate);
+    let accumulate = args.accumulate;
+    if let Some(d_b) = args.d_b.filter(|_| !options.has_bias) {
+        let samples = (args.d_z.rows(), args.block_len);
+        let sums = ColumnSums::of_bias(d_b, args.partials, samples, accumulate);
+        mask_and_sum(stream, args.d_z, None, Some(&sums));
+    }
     match args.partials {
-        None => {
-            sum_block(stream, math, (args.x, args.d_z), args.d_w, accumulate);
-            if let Some(sums) = args.d_b {
-                let block_len = block_len.max(args.d_z.rows());
-                sum_columns(ColumnSums { sums, block_len, accumulate });
-            }
-        }
+        None => sum_block(stream, math, (args.x, args.d_z), args.d_w, accumulate),
         Some(partials) => {
             sum_all_blocks(stream, math, args, partials);
             let count = partials.sum_blocks;
             add_blocks(stream, &partials.weight, args.d_w, count, accumulate);
             if let Some(d_b) = args.d_b {
-                let sums = &partials.bias;
-                sum_columns(ColumnSums { sums, block_len, accumulate: false });
-                add_blocks(stream, sums, d_b, count, accumulate);
+                add_blocks(stream, &partials.bias, d_b, count, accumulate);
             }
         }
     }

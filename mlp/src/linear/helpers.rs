@@ -1,5 +1,6 @@
 //! Launches of `linear.cu`: what is done apart from the products.
 
+use super::Partials;
 use crate::cuda::{SCRATCH_BYTES, THREADS, blocks as grid, scratch};
 use headlong_device::cuda::{
     Build, CudaStream, Define, DevicePtr, Launch, Mats, Source, kernel_args,
@@ -124,6 +125,22 @@ pub(crate) struct ColumnSums<'a> {
     pub block_len: usize,
     /// Adds to what is there.
     pub accumulate: bool,
+}
+
+impl<'a> ColumnSums<'a> {
+    /// Of a layer's `rows` of gradients: its bias gradient, or those of blocks, which are added up
+    /// later. A short batch's block has the parts of a long one's, on any number of ranks.
+    pub fn of_bias(
+        d_b: &'a Mat,
+        partials: Option<&'a Partials>,
+        (rows, block_len): (usize, usize),
+        accumulate: bool,
+    ) -> Self {
+        match partials {
+            None => Self { sums: d_b, block_len: block_len.max(rows), accumulate },
+            Some(partials) => Self { sums: &partials.bias, block_len, accumulate: false },
+        }
+    }
 }
 
 /// Rows of a part, at least, when columns are summed in parts.

@@ -237,8 +237,7 @@ mod cuda_tests {
         }
     }
 
-    /// With rows that start anywhere, and at multiples of 16 bytes: then ReLU masks are kept, and
-    /// bias gradients fused.
+    /// With rows that start anywhere, and at multiples of 16 bytes: then ReLU masks are kept.
     const STACKS: [[usize; 4]; 2] = [WIDTHS, [8, 40, 24, 1]];
 
     #[test]

@@ -322,13 +322,12 @@ one() {
     ops)
         stage ops 120
         for program in "$work"/tests/*; do
-            name=$(basename "$program")
-            case "$name" in
+            file=$(basename "$program")
+            case "$file" in
             device-conformance | device-cuda_floors | device-cuda_products | trainer-cuda_run) ;;
-            *) echo "$name $program $(filter "$name") --test-threads 1" ;;
+            *) echo "$file $program $(filter "$file") --test-threads 1" ;;
             esac
         done >"$work/ops"
-        name=ops
         side_by_side "$work/ops"
         ;;
     losses)
