@@ -14,7 +14,8 @@ kernel_args! {
 
     pub struct MaskAndSumArgs {
         gradient, output, bits, sums: DevicePtr;
-        gradient_stride, output_stride, bits_stride, rows, cols, block_len, blocks, parts: u64;
+        gradient_stride, output_stride, bits_stride, rows, cols, padded_cols, block_len,
+        blocks, parts: u64;
     }
 
     pub struct SumPartsArgs {
@@ -221,6 +222,7 @@ fn launch_pass(
     };
     let ptr = |mat: Option<&Mat>| mat.map_or(DevicePtr::NULL, Mat::device_ptr);
     let stride = |mat: Option<&Mat>| mat.map_or(0, Mat::stride) as u64;
+    let padded_cols = if passed.is_some() { filled_up(gradient) } else { gradient.cols() };
     let launched = MaskAndSumArgs {
         gradient: gradient.device_ptr(),
         output: ptr(output),
@@ -231,6 +233,7 @@ fn launch_pass(
         bits_stride: stride(bits) * size_of::<u32>() as u64,
         rows: gradient.rows() as u64,
         cols: gradient.cols() as u64,
+        padded_cols: padded_cols as u64,
         block_len: blocks.len as u64,
         blocks: blocks.count as u64,
         parts: blocks.parts as u64,
@@ -242,12 +245,12 @@ fn launch_pass(
     });
     // A piece that is stored is all of the gradient's: what follows its columns may be another's.
     let whole = 16 / gradient.dtype().bytes();
-    let is_whole = passed.is_none() || gradient.cols().is_multiple_of(whole);
+    let is_whole = passed.is_none() || padded_cols.is_multiple_of(whole);
     let (entry, in_piece) = match is_aligned && is_whole {
         true => ("mask_and_sum", whole),
         false => ("mask_and_sum_singles", 1),
     };
-    let items = gradient.cols().div_ceil(32 * in_piece) * blocks.parts * blocks.count;
+    let items = padded_cols.div_ceil(32 * in_piece) * blocks.parts * blocks.count;
     let shape = Launch::new(grid(stream, items), THREADS);
     stream.run(&SOURCE, &defines(gradient.dtype()), entry, shape, &launched);
 }

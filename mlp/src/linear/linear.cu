@@ -33,6 +33,8 @@ struct MaskAndSumArgs {
     u64 bits_stride;
     u64 rows;
     u64 cols;
+    // And those that fill a row up, which a product has written, too: they become zeros.
+    u64 padded_cols;
     // Rows of a block, the last ones shorter or empty, and parts of each.
     u64 block_len;
     u64 blocks;
@@ -157,10 +159,16 @@ struct Single {
 };
 
 // Which of the elements of a row from `col` on the ReLU let pass: the derivative by its output.
+// None of those behind the last column.
 template <class Piece>
 inline __device__ u32 passed(const MaskAndSumArgs &a, u64 row, u64 col) {
+    if (col >= a.cols) {
+        return 0;
+    }
+    const u32 left = a.cols - col < Piece::COUNT ? (u32)(a.cols - col) : Piece::COUNT;
+    const u32 inside = (1u << left) - 1;
     if (a.bits) {
-        return a.bits[row * a.bits_stride + col / 8] >> (col % 8);
+        return a.bits[row * a.bits_stride + col / 8] >> (col % 8) & inside;
     }
     const Piece output = Piece::load(a.output + row * a.output_stride + col);
     u32 bits = 0;
@@ -168,7 +176,7 @@ inline __device__ u32 passed(const MaskAndSumArgs &a, u64 row, u64 col) {
     for (u32 i = 0; i < Piece::COUNT; i++) {
         bits |= output.at(i) > 0.0f ? 1u << i : 0;
     }
-    return bits;
+    return bits & inside;
 }
 
 // A block takes a part of the rows and as many columns as 32 threads hold; threads that have the
@@ -176,7 +184,7 @@ inline __device__ u32 passed(const MaskAndSumArgs &a, u64 row, u64 col) {
 template <class Piece> inline __device__ void mask_and_sum_of(const MaskAndSumArgs &a) {
     constexpr u32 COUNT = Piece::COUNT, AT_ONCE = 4;
     __shared__ float shared[THREADS * COUNT];
-    const u64 pieces = ceil_div<u64>(a.cols, COUNT);
+    const u64 pieces = ceil_div<u64>(a.padded_cols, COUNT);
     u32 log = 0;
     while (log < 5 && (1u << log) < pieces) {
         log++;
@@ -191,7 +199,7 @@ template <class Piece> inline __device__ void mask_and_sum_of(const MaskAndSumAr
         const u64 end = first + len * (part + 1) / a.parts;
         const u64 col = (tile * width + (threadIdx.x & (width - 1))) * COUNT;
         float sums[COUNT] = {};
-        for (u64 row = first + len * part / a.parts + turn; col < a.cols && row < end;
+        for (u64 row = first + len * part / a.parts + turn; col < a.padded_cols && row < end;
              row += AT_ONCE * turns) {
             Piece gradients[AT_ONCE];
             u32 bits[AT_ONCE];

@@ -227,8 +227,8 @@ mod cuda_tests {
         TreeArgs, mask_and_sum,
     };
     use super::*;
-    use headlong_device::Mat;
     use headlong_device::cuda::testing::{layout_test, stream};
+    use headlong_device::{ArenaPlan, DType, Mat};
 
     #[test]
     fn agrees_with_the_oracle() {
@@ -240,6 +240,25 @@ mod cuda_tests {
             mask_and_sum(stream.cuda_body(), &d_y, Some(Passed::Output(y)), None);
             assert_eq!(values(&d_y), [5.0, 0.0, 0.0, 5.0, 0.0, 5.0]);
         }
+    }
+
+    /// Columns that fill rows of 16 bits up belong to the gradient: a product has written them, with
+    /// what zero times infinity is, and the next one takes them in.
+    #[test]
+    fn what_fills_rows_up_becomes_zero() {
+        let Some(stream) = stream() else { return };
+        let filled_with = |name: &str, number: f32| {
+            let mut plan = ArenaPlan::new(name);
+            let slot = plan.matrix(name, DType::F16, 2, 24);
+            let mat = plan.freeze_on(&stream).unwrap().mat(slot);
+            mat.copy_from(&[half::f16::from_f32(number); 48]).unwrap();
+            mat
+        };
+        let whole = filled_with("gradient", f32::NAN);
+        let outputs = filled_with("output", -1.0);
+        let output = Some(Passed::Output(outputs.columns(0, 17)));
+        mask_and_sum(stream.cuda_body(), &whole.columns(0, 17), output, None);
+        assert_eq!(whole.to_vec::<half::f16>().unwrap(), [half::f16::ZERO; 48]);
     }
 
     /// More blocks than the scratch memory has room for: each has the sums that it has alone.
