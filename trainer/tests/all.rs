@@ -43,6 +43,7 @@ mod narrow_tables;
 mod nccl_tests_output;
 mod odd_files;
 mod odd_tables;
+mod onnx;
 mod outputs;
 mod own_program;
 mod paths;

@@ -78,7 +78,7 @@ mod tests {
         let checkpoint = Checkpoint::open(&report.path).unwrap();
         assert!(checkpoint.manifest().files.len() > 5, "tables are spread over files");
         let output = folder.join("model.safetensors");
-        let bytes = export(&checkpoint, &output).unwrap();
+        let bytes = export(std::slice::from_ref(&checkpoint), &output).unwrap();
         assert_eq!(std::fs::metadata(&output).unwrap().len(), bytes);
         output
     }
@@ -128,7 +128,9 @@ mod tests {
         *bytes.last_mut().unwrap() ^= 1;
         std::fs::write(&shard, bytes).unwrap();
         let output = folder.path().join("model.safetensors");
-        let error = headlong::error::chain(&export(&checkpoint, &output).unwrap_err());
+        let error = headlong::error::chain(
+            &export(std::slice::from_ref(&checkpoint), &output).unwrap_err(),
+        );
         assert!(error.contains("tables-00002.safetensors is corrupted"), "{error}");
         assert_eq!(
             std::fs::read_dir(folder.path()).unwrap().count(),

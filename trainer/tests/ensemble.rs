@@ -56,11 +56,13 @@ fn an_ensemble_that_lacks_a_model_is_refused_and_resumed() {
     let whole = train(&place, &checkpoints).succeeds();
     std::fs::remove_dir_all(checkpoints.join("seed-3")).unwrap();
     eval(&place, &checkpoints).fails(2, &["expected 3 models, found 2", "--resume"]);
+    let export = Run::new("checkpoint").with(&["export", checkpoints.to_str().unwrap()]);
+    export.fails(2, &["expected 3 models, found 2", "--resume"]);
     train(&place, &checkpoints).fails(2, &["seed-1", "--resume"]);
     let resumed = train(&place, &checkpoints).with(&["--resume"]).succeeds();
     assert_eq!(digests(&resumed), digests(&whole));
-    let export = Run::new("checkpoint").with(&["export"]);
-    export.with(&[checkpoints.to_str().unwrap()]).fails(2, &["several models", "seed-1"]);
+    let inspect = Run::new("checkpoint").with(&["inspect"]);
+    inspect.with(&[checkpoints.to_str().unwrap()]).fails(2, &["several models", "seed-1"]);
     let single = place.train().path("--checkpoint-dir", &checkpoints);
     single.fails(2, &["seed-1", "another folder"]);
 }

@@ -44,11 +44,14 @@ fn written(place: &Place, name: &str, arguments: &[&str]) -> Written {
     headlong("checkpoint").path("export", &folder).path("--output", &model).succeeds();
     let predict = headlong("predict").path("--checkpoint", &folder).path("--data", &place.valid);
     predict.path("--output", &predictions).succeeds();
-    let name = crate::run_support::names(&folder)
-        .into_iter()
-        .find(|name| name.starts_with("step-"))
-        .unwrap();
-    Written { model, checkpoint: folder.join(name), predictions, log }
+    let name =
+        crate::run_support::names(&folder).into_iter().find(|name| name.starts_with("step-"));
+    let checkpoint = match name {
+        Some(name) => folder.join(name),
+        // Of an ensemble, any model's.
+        None => headlong::state::checkpoint::open(&folder.join("seed-2")).unwrap().path().into(),
+    };
+    Written { model, checkpoint, predictions, log }
 }
 
 #[test]
@@ -63,7 +66,10 @@ fn numpy_predicts_the_same_from_an_export() {
         "--set",
         "data.min_count=2",
     ];
-    for (name, arguments) in [("hashed", &[][..]), ("dictionary", &dictionary[..])] {
+    let ensemble = [&dictionary[..], &["--seeds", "3", "--eval-every", "10"]].concat();
+    for (name, arguments) in
+        [("hashed", &[][..]), ("dictionary", &dictionary[..]), ("ensemble", &ensemble)]
+    {
         let Written { model, checkpoint, predictions, .. } = written(&place, name, arguments);
         let said = run(&python, &place, 0, &[&model, &checkpoint, &place.valid, &predictions]);
         let difference: f64 = said.trim().rsplit(' ').next().unwrap().parse().unwrap();

@@ -7,10 +7,14 @@ use headlong_device::rng::CounterRng;
 use std::path::Path;
 use tempfile::TempDir;
 
+fn page() -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/your-data.md");
+    std::fs::read_to_string(page).unwrap()
+}
+
 /// The configurations of the page, in order.
 fn configurations() -> Vec<String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/your-data.md");
-    let text = std::fs::read_to_string(page).unwrap();
+    let text = page();
     let blocks = text.split("```toml\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned()).collect()
 }
@@ -73,6 +77,31 @@ fn place() -> TempDir {
     write("films.tsv", &films(6000, 1));
     write("films-valid.tsv", &films(2000, 2));
     folder
+}
+
+/// Every command of the page runs as it stands there, one after the other; `tune` is given few
+/// trials in the place of minutes.
+#[test]
+fn the_commands_of_the_page_run() {
+    let folder = place();
+    let unlabelled = clicks(50, 3).lines().fold(String::new(), |text, line| {
+        let fields: Vec<&str> = line.splitn(3, ',').collect();
+        text + fields[0] + "," + fields[2] + "\n"
+    });
+    std::fs::write(folder.path().join("new.csv"), unlabelled).unwrap();
+    let page = page();
+    let commands: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("headlong ")).collect();
+    assert!(commands.len() >= 9, "{commands:?}");
+    for line in commands {
+        let words = line.replace("--minutes 5", "--trials 3");
+        let words: Vec<&str> = words.split(' ').collect();
+        let ended = in_folder(&folder, &Run::new(words[0]).with(&words[1..]));
+        assert_eq!(ended.code, Some(0), "headlong {line}: {}", ended.stderr);
+    }
+    for made in ["probabilities.csv", "tuned/best.toml", "ensemble/seed-3", "films.hld"] {
+        assert!(folder.path().join(made).exists(), "{made}");
+    }
 }
 
 /// Runs in the folder, as the page's paths are meant.

@@ -242,8 +242,8 @@ mod cuda_tests {
         }
     }
 
-    /// Columns that fill rows of 16 bits up belong to the gradient: a product has written them, with
-    /// what zero times infinity is, and the next one takes them in.
+    /// Columns that fill rows of 16 bits up belong to the gradient: a product has written them,
+    /// with what zero times infinity is, and the next one takes them in.
     #[test]
     fn what_fills_rows_up_becomes_zero() {
         let Some(stream) = stream() else { return };

@@ -1,6 +1,6 @@
 //! `headlong checkpoint inspect`, `verify` and `export`.
 
-use crate::commands::export::export;
+use crate::commands::export::{export, onnx};
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
 use crate::report::output::{self, JsonOutput, say};
@@ -39,18 +39,47 @@ pub enum CheckpointCommand {
         #[command(flatten)]
         json: JsonOutput,
     },
-    /// Write one safetensors file with the original DLRM's parameter names
+    /// Write one file that other programs read: ONNX, with all that predicts from columns, or
+    /// safetensors, the weights by the names of the original DLRM (of model M of an ensemble with
+    /// models.M. in front)
     Export {
-        /// Checkpoint folder
+        /// Checkpoint folder, or that of an ensemble
         dir: PathBuf,
+        /// Format of the file; told from the name of the output, else safetensors
+        #[arg(long, value_enum)]
+        format: Option<ExportFormat>,
         /// Of a folder of several, the one that was evaluated best, or the last
         #[arg(long, value_enum, default_value_t)]
         which: Which,
         /// The file; next to the checkpoint by default, where no later checkpoint removes it:
         /// STEP.safetensors
-        #[arg(long, value_name = "FILE.safetensors")]
+        #[arg(long, value_name = "FILE.onnx|.safetensors")]
         output: Option<PathBuf>,
     },
+}
+
+/// What a checkpoint is exported to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ExportFormat {
+    /// A graph from columns to probabilities.
+    Onnx,
+    /// Weights alone.
+    Safetensors,
+}
+
+impl ExportFormat {
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Onnx => "onnx",
+            Self::Safetensors => "safetensors",
+        }
+    }
+
+    /// What is asked for, or else what the output's name says.
+    pub fn of(asked: Option<Self>, output: Option<&Path>) -> Self {
+        let is_onnx = output.and_then(Path::extension).is_some_and(|name| name == "onnx");
+        asked.unwrap_or(if is_onnx { Self::Onnx } else { Self::Safetensors })
+    }
 }
 
 /// Runs `headlong checkpoint …`. A directory of checkpoints stands for the newest one in it, but
@@ -59,8 +88,9 @@ pub fn run(command: &CheckpointCommand) -> Result<()> {
     match command {
         CheckpointCommand::Inspect { dir, json } => inspect(dir, json),
         CheckpointCommand::Verify { dir, json } => verify(dir, json),
-        CheckpointCommand::Export { dir, which, output } => {
-            export_to(dir, *which, output.as_deref())
+        CheckpointCommand::Export { dir, which, format, output } => {
+            let format = ExportFormat::of(*format, output.as_deref());
+            export_to(dir, *which, format, output.as_deref())
         }
     }
 }
@@ -328,28 +358,43 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
 
 /// `DIR.safetensors` next to the checkpoint, where no file is named: inside of it the file would go
 /// when the checkpoint does.
-pub(crate) fn export_target(checkpoint: &Path, named: Option<&Path>) -> PathBuf {
+pub(crate) fn export_target(
+    checkpoint: &Path,
+    format: ExportFormat,
+    named: Option<&Path>,
+) -> PathBuf {
     // `.` and `..` are no names.
     let checkpoint = fs::canonicalize(checkpoint).unwrap_or_else(|_| checkpoint.to_owned());
     let mut name = checkpoint.file_name().unwrap_or_default().to_owned();
-    name.push(".safetensors");
+    name.push(".");
+    name.push(format.extension());
     named.map_or_else(|| checkpoint.with_file_name(name), Path::to_owned)
 }
 
-fn export_to(directory: &Path, which: Which, target: Option<&Path>) -> Result<()> {
+fn export_to(
+    directory: &Path,
+    which: Which,
+    format: ExportFormat,
+    target: Option<&Path>,
+) -> Result<()> {
     if let Some(path) = target.filter(|path| *path == Path::new("-") || is_stdout(path)) {
-        let reason = "safetensors are not written front to back, so standard output cannot take \
-                      them: name a file";
+        let reason = "exported files are not written front to back, so standard output cannot \
+                      take them: name a file";
         return Err(Error::Usage(format!("--output {}: {reason}", path.display())));
     }
-    let checkpoint = open_one_of("DIR", directory, which)?;
-    let target = export_target(checkpoint.path(), target);
-    let size = export(&checkpoint, &target)?;
-    output::print(&format!(
-        "{}: {}, parameters named as in the original DLRM",
-        target.display(),
-        bytes(size)
-    ))
+    let models = open_all("DIR", directory, which)?;
+    let (of, several) = match &models[..] {
+        [model] => (model.path(), String::new()),
+        all => (directory, format!("{} models, ", all.len())),
+    };
+    let target = export_target(of, format, target);
+    let (size, what) = match format {
+        ExportFormat::Onnx => (onnx::export(&models, &target)?, "from columns to probabilities"),
+        ExportFormat::Safetensors => {
+            (export(&models, &target)?, "parameters named as in the original DLRM")
+        }
+    };
+    output::print(&format!("{}: {several}{}, {what}", target.display(), bytes(size)))
 }
 
 #[cfg(test)]

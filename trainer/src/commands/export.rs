@@ -1,15 +1,20 @@
-//! Exporting a checkpoint: one safetensors file with the names that the original DLRM gives its
-//! parameters, so that PyTorch loads it with `load_state_dict`.
+//! Exporting a checkpoint: an [ONNX file](onnx), or one safetensors file with the names that the
+//! original DLRM gives its parameters, so that PyTorch loads it with `load_state_dict`.
 //!
 //! | here | there (`dlrm_s_pytorch.py` of facebookresearch/dlrm) |
 //! |---|---|
 //! | table number t | `emb_l.{t}.weight`, shape [rows, dim] |
 //! | `bottom.{i}.weight`, `bottom.{i}.bias` | `bot_l.{2i}.weight`, `bot_l.{2i}.bias`: activations count as layers there |
 //! | `top.{i}.weight`, `top.{i}.bias` | `top_l.{2i}.weight`, `top_l.{2i}.bias` |
+//!
+//! Of an ensemble, model m has `models.{m}.` in front of these names, from 0: those of a
+//! `ModuleList` called `models`.
+
+pub mod onnx;
 
 use crate::error::{Error, Result};
 use crate::state::checkpoint::{
-    Cause, Checkpoint, CheckpointSink, Layout, Section, Select, Tensor, TensorId,
+    Cause, Checkpoint, CheckpointSink, Layout, Section, Select, TensorId,
 };
 use crate::state::digest::to_bytes;
 use headlong_device::files::OutputFile;
@@ -18,25 +23,42 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Writes the weights of `checkpoint` to the safetensors file `output`, streaming, and returns the
-/// size of the file in bytes. All checksums are compared on the way; the file appears when it is
-/// complete.
-pub fn export(checkpoint: &Checkpoint, output: &Path) -> Result<u64> {
-    let layout = checkpoint.manifest().layout.weights_only();
-    let context = format!("cannot export {}", checkpoint.path().display());
-    let tensors = layout.tensors().map_err(Error::failed(&context))?;
-    let (header, places) = header(&layout, &tensors)?;
+/// Writes the weights of a model, or of all models of an ensemble, to the safetensors file
+/// `output`, streaming, and returns the size of the file in bytes. All checksums are compared;
+/// the file appears when it is complete.
+pub fn export(models: &[Checkpoint], output: &Path) -> Result<u64> {
+    let (header, places) = header(models)?;
     let file = OutputFile::create(output).map_err(Error::io("write", output))?;
     file.write_at(&header, 0).map_err(Error::io("write", output))?;
-    let bytes = places.values().map(|place| place.end).max().unwrap_or(header.len() as u64);
-    let mut sink = ExportSink { layout, places, file, bytes: Vec::new(), failed: None };
-    let loaded = checkpoint.load(&mut sink, Select::WeightsOnly);
-    if let Some(source) = sink.failed {
-        return Err(Error::io("write", output)(source));
-    }
-    loaded.map_err(Error::failed(context))?;
-    sink.file.commit().map_err(Error::io("write", output))?;
+    let ends = places.iter().flat_map(BTreeMap::values).map(|place| place.end);
+    let bytes = ends.max().unwrap_or(header.len() as u64);
+    let file = write_weights(models, places, file, output)?;
+    file.commit().map_err(Error::io("write", output))?;
     Ok(bytes)
+}
+
+/// Writes all weights of all models where `places` has them, and gives the file back.
+fn write_weights(
+    models: &[Checkpoint],
+    places: Vec<Places>,
+    mut file: OutputFile,
+    output: &Path,
+) -> Result<OutputFile> {
+    for (model, places) in models.iter().zip(places) {
+        let layout = model.manifest().layout.weights_only();
+        let mut sink = ExportSink { layout, places, file, bytes: Vec::new(), failed: None };
+        let loaded = model.load(&mut sink, Select::WeightsOnly);
+        if let Some(source) = sink.failed {
+            return Err(Error::io("write", output)(source));
+        }
+        loaded.map_err(Error::failed(context(model)))?;
+        file = sink.file;
+    }
+    Ok(file)
+}
+
+fn context(model: &Checkpoint) -> String {
+    format!("cannot export {}", model.path().display())
 }
 
 /// The original's name of a tensor; `None` where it has no such parameter.
@@ -59,6 +81,9 @@ fn original_name(layout: &Layout, tensor: TensorId) -> Option<String> {
     parts.next().is_none().then(|| format!("{stack}.{}.{what}", layer.saturating_mul(2)))
 }
 
+/// Where the tensors of a model lie.
+type Places = BTreeMap<TensorId, Place>;
+
 /// Where a tensor lies in the exported file.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -67,40 +92,56 @@ struct Place {
     row_bytes: u64,
 }
 
-/// The header of the exported file, and where each tensor lies behind it.
-fn header(layout: &Layout, tensors: &[Tensor]) -> Result<(Vec<u8>, BTreeMap<TensorId, Place>)> {
+/// The header of the exported file, and where each tensor of each model lies behind it.
+fn header(models: &[Checkpoint]) -> Result<(Vec<u8>, Vec<Places>)> {
     let mut entries = Map::new();
     entries.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
-    let mut places = BTreeMap::new();
+    let mut places = Vec::new();
     let mut offset = 0;
-    for tensor in tensors {
-        let name = original_name(layout, tensor.id).ok_or_else(|| Error::Unsupported {
-            feature: format!("exporting `{}`", tensor.name),
-            reason: "the original DLRM has bottom and top layers and dense tables only".to_owned(),
-        })?;
-        let row_bytes = tensor.width * 4;
-        let end = offset + tensor.rows * row_bytes;
-        let entry = json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": [offset, end] });
-        entries.insert(name, entry);
-        places.insert(tensor.id, Place { start: offset, end, row_bytes });
-        offset = end;
+    for (number, model) in models.iter().enumerate() {
+        let prefix = if models.len() > 1 { format!("models.{number}.") } else { String::new() };
+        places.push(add_entries(&mut entries, &mut offset, model, &prefix)?);
     }
     let mut text = Value::Object(entries).to_string().into_bytes();
     text.resize(text.len().next_multiple_of(8), b' ');
     let mut header = (text.len() as u64).to_le_bytes().to_vec();
     header.append(&mut text);
     let data = header.len() as u64;
-    for place in places.values_mut() {
+    for place in places.iter_mut().flat_map(BTreeMap::values_mut) {
         place.start += data;
         place.end += data;
     }
     Ok((header, places))
 }
 
+/// Adds the tensors of a model, and says where each lies, counted from the header's end.
+fn add_entries(
+    entries: &mut Map<String, Value>,
+    offset: &mut u64,
+    model: &Checkpoint,
+    prefix: &str,
+) -> Result<Places> {
+    let layout = model.manifest().layout.weights_only();
+    let mut places = BTreeMap::new();
+    for tensor in layout.tensors().map_err(Error::failed(context(model)))? {
+        let name = original_name(&layout, tensor.id).ok_or_else(|| Error::Unsupported {
+            feature: format!("exporting `{}`", tensor.name),
+            reason: "the original DLRM has bottom and top layers and dense tables only".to_owned(),
+        })?;
+        let row_bytes = tensor.width * 4;
+        let (start, end) = (*offset, *offset + tensor.rows * row_bytes);
+        let entry = json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": [start, end] });
+        entries.insert(format!("{prefix}{name}"), entry);
+        places.insert(tensor.id, Place { start, end, row_bytes });
+        *offset = end;
+    }
+    Ok(places)
+}
+
 /// Puts rows where they belong in the file, as they come.
 struct ExportSink {
     layout: Layout,
-    places: BTreeMap<TensorId, Place>,
+    places: Places,
     file: OutputFile,
     bytes: Vec<u8>,
     /// Why the file cannot be written, where that has ended the loading.

@@ -126,7 +126,7 @@ impl Config {
     }
 
     /// What dense columns are called.
-    fn dense_names(&self) -> Vec<String> {
+    pub(crate) fn dense_names(&self) -> Vec<String> {
         match self.data.columns.is_empty() {
             true => (1..=self.data.num_dense).map(|number| format!("I{number}")).collect(),
             false => self.data.columns.dense.clone(),

@@ -8,7 +8,9 @@ use crate::report::{Reporter, count, duration};
 use crate::run::session::DICTIONARY_BLOB;
 use crate::state::checkpoint::{Checkpoint, Difference, first_difference};
 use headlong_device::pool::Pool;
-use headlong_reader::dictionary::{CountedFile, DICTIONARY_FILE, Dictionary, DictionaryRule};
+use headlong_reader::dictionary::{
+    CountedFile, DICTIONARY_FILE, Dictionary, DictionaryColumn, DictionaryRule,
+};
 use headlong_reader::formats::Format;
 use headlong_reader::formats::part::Part;
 use headlong_reader::io::DataFile;
@@ -191,6 +193,11 @@ impl RunDictionary {
         let mapper = IdMapper::with_lookup(lookup, table_rows);
         let mapper = mapper.map_err(Error::failed("the dictionary cannot be used"))?;
         Ok(mapper.with_raw_columns(&config.raw_columns()))
+    }
+
+    /// The ids of each column that have rows.
+    pub fn columns(&self) -> &[DictionaryColumn] {
+        self.dictionary.columns()
     }
 
     pub fn checksum(&self) -> String {

@@ -1,7 +1,7 @@
 //! What each command reads and writes: no output of one is an input.
 
 use super::{BenchCommand, Command, ConfigCommand, DataCommand, KernelsCommand};
-use crate::commands::checkpoint::{CheckpointCommand, export_target};
+use crate::commands::checkpoint::{CheckpointCommand, ExportFormat, export_target};
 use crate::commands::convert::ConvertArguments;
 use crate::commands::files::{CommandFiles, checkpoints_at};
 use crate::commands::tune;
@@ -96,10 +96,11 @@ fn of_checkpoint(command: &CheckpointCommand) -> CommandFiles {
         CheckpointCommand::Inspect { dir, json } | CheckpointCommand::Verify { dir, json } => {
             files.reads_checkpoint("DIR", Some(dir)).writes_json(json)
         }
-        CheckpointCommand::Export { dir, output, .. } => {
+        CheckpointCommand::Export { dir, format, output, .. } => {
             // Whichever of a folder it is of: next to it.
             let checkpoint = checkpoints_at(dir).pop().unwrap_or_else(|| dir.clone());
-            let target = export_target(&checkpoint, output.as_deref());
+            let format = ExportFormat::of(*format, output.as_deref());
+            let target = export_target(&checkpoint, format, output.as_deref());
             files.reads_checkpoint("DIR", Some(dir)).writes("--output", [target])
         }
     }
