@@ -198,34 +198,57 @@ pub fn sanitizers(workshop: &Workshop) -> Result<Outcome> {
     let mut packages: Vec<&str> = WATCHED.iter().map(|watched| watched.package).collect();
     packages.dedup();
     let programs = test_programs::build(&workshop.root, &packages)?;
-    let (mut failed, mut ran) = (Vec::new(), 0);
+    let mut devices = Vec::new();
     for sanitizer in [Sanitizer::Address, Sanitizer::Thread] {
-        let device = match softcuda::build(&workshop.root, &workshop.target(), sanitizer)? {
-            Had::Here(device) => device,
+        match softcuda::build(&workshop.root, &workshop.target(), sanitizer)? {
+            Had::Here(device) => devices.push((sanitizer, device)),
             Had::Not(reason) => return Ok(Outcome::Skipped(reason)),
-        };
-        for watched in WATCHED {
-            let Some(program) = programs.iter().find(|program| program.name == watched.program)
-            else {
-                failed.push(format!("{} is absent", watched.program));
-                continue;
-            };
-            ran += watched.filters.len();
-            if !run_watched(workshop, &device, sanitizer, program, watched.filters)? {
-                failed.push(format!(
-                    "{} ({}): kernels of {}",
-                    watched.program,
-                    sanitizer.name().unwrap_or("plain"),
-                    watched.kernels.join(", ")
-                ));
-            }
         }
     }
+    // Both at once: each compiles one kernel after the other.
+    let failed: Vec<String> = thread::scope(|scope| {
+        let programs = &programs;
+        let of = |(sanitizer, device)| {
+            scope.spawn(move || under(workshop, sanitizer, &device, programs))
+        };
+        let running: Vec<_> = devices.into_iter().map(of).collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().expect("no sanitizer panics"))
+            .collect::<Result<Vec<_>>>()
+    })?
+    .concat();
+    let ran = 2 * WATCHED.iter().map(|watched| watched.filters.len()).sum::<usize>();
     let num_files: usize = WATCHED.iter().map(|watched| watched.kernels.len()).sum();
     Ok(match failed.is_empty() {
         true => Outcome::Passed(format!("{ran} tests of {num_files} files of kernels")),
         false => Outcome::Failed(failed.join(", ")),
     })
+}
+
+/// Runs all of them under one sanitizer; what failed.
+fn under(
+    workshop: &Workshop,
+    sanitizer: Sanitizer,
+    device: &Path,
+    programs: &[TestProgram],
+) -> Result<Vec<String>> {
+    let mut failed = Vec::new();
+    for watched in WATCHED {
+        let Some(program) = programs.iter().find(|program| program.name == watched.program) else {
+            failed.push(format!("{} is absent", watched.program));
+            continue;
+        };
+        if !run_watched(workshop, device, sanitizer, program, watched.filters)? {
+            failed.push(format!(
+                "{} ({}): kernels of {}",
+                watched.program,
+                sanitizer.name().unwrap_or("plain"),
+                watched.kernels.join(", ")
+            ));
+        }
+    }
+    Ok(failed)
 }
 
 /// Runs the chosen tests; false also where a filter chooses none.
