@@ -15,6 +15,7 @@ mod training;
 use crate::config::{BinsName, ColumnEntry, Config, DenseTransform};
 use crate::error::{Error, Result};
 use headlong_reader::columns::Bins;
+use headlong_reader::times::TimePart;
 use summary::ColumnSummary;
 use toml::Value;
 
@@ -66,6 +67,8 @@ pub enum Kind {
     Categorical,
     /// Several ids or words in a field.
     List,
+    /// A point in time.
+    Time,
     /// Nothing.
     Ignored,
 }
@@ -89,6 +92,8 @@ pub struct ColumnChoice {
     pub number: Option<NumberChoice>,
     /// What is between the values of a list in text.
     pub list_separator: Option<u8>,
+    /// What is taken of a point in time.
+    pub parts: Vec<TimePart>,
 }
 
 /// How a number enters the model.
@@ -110,6 +115,16 @@ fn num_bins(bins: &Bins) -> u64 {
         // Of numbers up to 10⁹.
         Bins::Ln2 => 432,
         Bins::Edges(edges) => edges.len() as u64 + 2,
+    }
+}
+
+/// How many ids a part of a time has, a missing one's included.
+fn num_ids(part: TimePart) -> u64 {
+    match part {
+        TimePart::Hour => 25,
+        TimePart::Weekday => 8,
+        TimePart::Day => 32,
+        TimePart::Month => 13,
     }
 }
 
@@ -165,13 +180,15 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
         };
         if at == label {
             (choice.kind, choice.reason, choice.number) = (Kind::Label, why.clone(), None);
+            choice.parts.clear();
         }
         columns.push(choice);
     }
     kinds::agree_on_a_separator(&mut columns);
     let of_kind = |kinds: &[Kind]| columns.iter().filter(|c| kinds.contains(&c.kind)).count();
     let (dense, ids) = (of_kind(&[Kind::Dense]), of_kind(&[Kind::Categorical, Kind::List]));
-    if dense + ids == 0 {
+    let parts = columns.iter().flat_map(|column| column.parts.iter().copied().map(num_ids));
+    if dense + ids + parts.clone().count() == 0 {
         let message = "no column is left to learn from: all others are constant, unique or dates";
         return Err(Error::config("--auto", message));
     }
@@ -180,11 +197,12 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     let is_ids = |choice: &ColumnChoice| matches!(choice.kind, Kind::Categorical | Kind::List);
     let pairs = look.columns.iter().zip(&columns).filter(|(_, choice)| is_ids(choice));
     let ids_of_each = pairs.clone().map(|(column, _)| column.distinct_in(times));
-    // Tables of bins stand behind those of ids.
+    // After the tables of ids come those of parts of times, and of bins.
     let bins = columns.iter().filter_map(|column| Some(num_bins(&column.number.as_ref()?.bins)));
-    let values: Vec<u64> = ids_of_each.chain(bins).collect();
+    let values: Vec<u64> = ids_of_each.chain(parts.clone()).chain(bins).collect();
     let ids_of_a_row = pairs.map(|(column, _)| column.list.map_or(1.0, |list| list.mean + 1.0));
-    let bytes_of_a_row = 4.0 * (1.0 + dense as f64) + 8.0 * ids_of_a_row.sum::<f64>();
+    let ids_of_a_row = ids_of_a_row.sum::<f64>() + parts.count() as f64;
+    let bytes_of_a_row = 4.0 * (1.0 + dense as f64) + 8.0 * ids_of_a_row;
     let facts = Facts {
         rows: look.rows,
         has_valid: asked.has_valid,
@@ -234,8 +252,12 @@ impl Choices {
 }
 
 impl ColumnChoice {
-    /// What a configuration says of a column of numbers.
+    /// What a configuration says of a column of numbers or times.
     fn entry(&self) -> Option<ColumnEntry> {
+        if self.kind == Kind::Time {
+            let (name, parts) = (self.name.clone(), self.parts.clone());
+            return Some(ColumnEntry { name, parts, ..ColumnEntry::default() });
+        }
         let number = self.number.as_ref().filter(|_| self.kind == Kind::Dense)?;
         let (bins, edges) = match &number.bins {
             Bins::Ln2 => (BinsName::Ln2, Vec::new()),
@@ -248,6 +270,7 @@ impl ColumnChoice {
             scale: Some(number.scale),
             bins: (bins == BinsName::Ln2 || !edges.is_empty()).then_some(bins),
             edges,
+            parts: Vec::new(),
         })
     }
 }

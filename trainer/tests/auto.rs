@@ -71,8 +71,8 @@ fn each_kind_of_column_is_told() {
         ("visits", Kind::Dense, "heavy tail"),
         ("price", Kind::Dense, "fractions"),
         ("tags", Kind::List, "\"|\" between them"),
-        ("day", Kind::Ignored, "dates"),
-        ("seen_at", Kind::Ignored, "counts the rows"),
+        ("day", Kind::Time, "their weekday; the times themselves never come again"),
+        ("seen_at", Kind::Time, "seconds since 1970, or thousandths of them, such as `1700000000`"),
         ("country", Kind::Categorical, "words"),
         ("same", Kind::Ignored, "constant: `x`"),
         ("key", Kind::Ignored, "unique in every row"),
@@ -87,9 +87,54 @@ fn each_kind_of_column_is_told() {
     let country = found.choices.columns.iter().find(|column| column.name == "country").unwrap();
     assert!((country.missing_share - 0.25).abs() < 0.03, "{country:?}");
     let config = found.choices.apply().unwrap();
+    // 41 hours have hours that come again, and no weekday.
+    let times: Vec<_> = config.times().iter().flat_map(|time| time.table_names()).collect();
+    assert_eq!(times, ["day.weekday", "seen_at.hour"]);
     assert_eq!(config.data.columns.list_separator, Some('|'));
     assert_eq!(config.tables.max_ids_per_sample, 3);
     assert_eq!((config.data.ids, config.data.cache), (Ids::Dictionary, CacheData::Host));
+}
+
+#[test]
+fn times_of_every_spelling_give_what_comes_again_of_them() {
+    let folder = TempDir::new().unwrap();
+    let reason = |number: fn(u64) -> String| {
+        let row = |row: u64| format!("{},{},{}\n", number(row), row % 7, row % 2);
+        let text = format!("at,c,y\n{}", (0..900).map(row).collect::<String>());
+        let found = chosen(&write(&folder, "a.csv", text.as_bytes()), None).unwrap();
+        let at = found.choices.columns[0].clone();
+        (at.kind, at.parts.iter().map(|part| part.name()).collect::<Vec<_>>(), at.reason)
+    };
+    for (number, kind, parts, words) in [
+        (
+            (|row| format!("{}", 20_260_101 + row % 28)) as fn(u64) -> String,
+            Kind::Time,
+            vec!["weekday"],
+            "8 digits",
+        ),
+        (|row| format!("{}", 20_260_101 + row % 90), Kind::Categorical, vec![], "neighbours"),
+        (
+            |row| format!("2026-11-{:02}T{:02}:00:00Z", 1 + row % 28, row % 24),
+            Kind::Time,
+            vec!["hour", "weekday"],
+            "hour, weekday",
+        ),
+        (
+            |row| format!("2026-11-01 {:02}:00", row % 24),
+            Kind::Ignored,
+            vec![],
+            "neither an hour nor a weekday",
+        ),
+        (
+            |row| format!("{:02}.11.2026", 1 + row % 28),
+            Kind::Ignored,
+            vec![],
+            "written as 2026-11-26",
+        ),
+    ] {
+        let found = reason(number);
+        assert!(found.0 == kind && found.1 == parts && found.2.contains(words), "{found:?}");
+    }
 }
 
 #[test]
