@@ -8,6 +8,7 @@
 pub mod files;
 mod kinds;
 mod label;
+mod leak;
 pub mod summary;
 pub mod text;
 mod training;
@@ -54,6 +55,8 @@ pub struct Choices {
     pub columns: Vec<ColumnChoice>,
     /// Every setting other than those of columns.
     pub settings: Vec<Setting>,
+    /// What a person has to look at.
+    pub warnings: Vec<String>,
 }
 
 /// What a column is used as.
@@ -185,6 +188,7 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
         columns.push(choice);
     }
     kinds::agree_on_a_separator(&mut columns);
+    let warnings = leaks(look, &mut columns);
     let of_kind = |kinds: &[Kind]| columns.iter().filter(|c| kinds.contains(&c.kind)).count();
     let (dense, ids) = (of_kind(&[Kind::Dense]), of_kind(&[Kind::Categorical, Kind::List]));
     let parts = columns.iter().flat_map(|column| column.parts.iter().copied().map(num_ids));
@@ -212,7 +216,26 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     };
     let settings = training::settings(&columns, &values, &facts);
     let name = (!look.is_criteo).then(|| look.columns[label].name.clone());
-    Ok(Choices { label: name, columns, settings })
+    Ok(Choices { label: name, columns, settings, warnings })
+}
+
+/// Warnings of columns that the model uses and that alone tell the label.
+fn leaks(look: &Look, columns: &mut [ColumnChoice]) -> Vec<String> {
+    let used =
+        look.columns.iter().zip(columns).filter(|(_, choice)| {
+            matches!(choice.kind, Kind::Dense | Kind::Categorical | Kind::List)
+        });
+    let leaks = used.filter_map(|(column, choice)| Some((column.leak?, choice)));
+    leaks
+        .map(|(auc, choice)| {
+            choice.reason += &format!("; Note: it alone tells the label (AUC {auc:.3})");
+            let name = &choice.name;
+            format!(
+                "column `{name}` alone tells the label (AUC {auc:.3}): was it known before the \
+                 click? It stays a feature; --set 'data.columns.ignored=[\"{name}\"]' leaves it out"
+            )
+        })
+        .collect()
 }
 
 impl Choices {

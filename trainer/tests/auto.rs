@@ -263,6 +263,25 @@ fn one_column_is_learned_from() {
     assert_eq!(std::fs::read_to_string(output.join("auto.toml.before")).unwrap(), "changed");
 }
 
+/// It is no secret that a column is of after the click, and it is left out where that is asked for.
+#[test]
+fn a_column_that_tells_the_label_is_warned_of_and_can_be_left_out() {
+    let place = Place::new("train.txt");
+    let csv = place.path("leak.csv");
+    let row = |row: u64| {
+        let clicked = row * 7 % 10 < 3;
+        format!("{},{},{}\n", row % 13, if clicked { "paid" } else { "" }, u8::from(clicked))
+    };
+    std::fs::write(&csv, format!("c,bill,y\n{}", (0..400).map(row).collect::<String>())).unwrap();
+    let train = Run::new("train").with(&["--auto", "--dry-run"]).path("--data", &csv);
+    let train = train.path("--output-dir", &place.path("auto"));
+    let told = train.clone().succeeds();
+    let warning = "column `bill` alone tells the label (AUC 1.000): was it known before the click?";
+    assert!(told.stderr.contains(warning), "{}", told.stderr);
+    assert!(!told.stderr.contains("column `c`"), "{}", told.stderr);
+    assert!(told.stdout.contains("it alone tells the label"), "{}", told.stdout);
+}
+
 /// Where there is a folder for them, several models are trained, and said once.
 #[test]
 fn several_models_are_kept() {

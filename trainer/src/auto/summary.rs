@@ -33,6 +33,8 @@ pub struct ColumnSummary {
     pub examples: Vec<String>,
     /// How the label depends on it, where that was looked at.
     pub order: Option<Order>,
+    /// The AUC of it alone, where it tells the label nearly perfectly.
+    pub leak: Option<f64>,
 }
 
 /// How many fields have which form.
@@ -259,7 +261,7 @@ pub fn truth(field: &[u8]) -> Option<bool> {
     headlong_reader::formats::named::label(field).ok().map(|label| label > 0.5)
 }
 
-fn number(field: &[u8]) -> Option<f64> {
+pub(super) fn number(field: &[u8]) -> Option<f64> {
     form(field).1
 }
 

@@ -329,7 +329,13 @@ impl TrainArguments {
             keeps_models: has_folder && launched().is_none(),
             usable_bytes: Machine::detect().usable_bytes(),
         };
-        self.auto.then(|| choose_for(&self.data, self.data_format, &asked)).transpose()
+        let chosen =
+            self.auto.then(|| choose_for(&self.data, self.data_format, &asked)).transpose()?;
+        if launched().is_none_or(|(rank, _)| rank == 0) {
+            let warnings = chosen.iter().flat_map(|chosen| &chosen.choices.warnings);
+            warnings.for_each(|warning| say(format_args!("warning: {warning}")));
+        }
+        Ok(chosen)
     }
 
     /// Pairs that only the effective configuration shows to exclude each other.
