@@ -5,6 +5,7 @@
 //! bounded part of the training files. [`Choices::apply`] is all that knows the keys of a
 //! configuration, and [`text`] prints one with the reasons.
 
+mod bad_rows;
 pub mod files;
 mod kinds;
 mod label;
@@ -16,6 +17,7 @@ mod training;
 use crate::config::{BinsName, ColumnEntry, Config, DenseTransform};
 use crate::error::{Error, Result};
 use headlong_reader::columns::Bins;
+use headlong_reader::excerpt::OfText;
 use headlong_reader::times::TimePart;
 use summary::ColumnSummary;
 use toml::Value;
@@ -38,6 +40,10 @@ pub struct Look {
 pub struct Asked<'a> {
     /// The label, where it was named.
     pub label: Option<&'a str>,
+    /// Columns that were asked to be left out.
+    pub ignored: &'a [String],
+    /// What is between the fields of text, and whether bad rows are skipped, where that was said.
+    pub text: OfText,
     /// Whether there are validation files.
     pub has_valid: bool,
     /// Whether there is a folder for models, and one process that could train several.
@@ -166,7 +172,7 @@ pub fn label(look: &Look, asked: &Asked<'_>) -> Result<(usize, String)> {
             )),
         };
     }
-    label::label_of(&look.columns, asked.label)
+    label::label_of(&look.columns, asked.label, asked.ignored)
 }
 
 /// Chooses what columns are and how to train.
@@ -175,6 +181,7 @@ pub fn label(look: &Look, asked: &Asked<'_>) -> Result<(usize, String)> {
 /// As [`label()`]; [`Error::Config`] where nothing is left to learn from.
 pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     let (label, why) = label(look, asked)?;
+    refuse_unknown(look, asked.ignored)?;
     let mut columns = Vec::new();
     for (at, column) in look.columns.iter().enumerate() {
         let mut choice = match look.is_criteo {
@@ -182,8 +189,9 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
             false => kinds::choose(column, look.is_whole),
         };
         if at == label {
-            (choice.kind, choice.reason, choice.number) = (Kind::Label, why.clone(), None);
-            choice.parts.clear();
+            choice.become_of_kind(Kind::Label, why.clone());
+        } else if asked.ignored.contains(&choice.name) {
+            choice.become_of_kind(Kind::Ignored, "asked for by data.columns.ignored".to_owned());
         }
         columns.push(choice);
     }
@@ -219,6 +227,20 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     Ok(Choices { label: name, columns, settings, warnings })
 }
 
+/// Refuses to leave out what is not there: its name may have been mistyped.
+fn refuse_unknown(look: &Look, ignored: &[String]) -> Result<()> {
+    let is_there = |name: &String| look.columns.iter().any(|column| column.name == *name);
+    let message = match ignored.iter().find(|name| *name != "*" && !is_there(name)) {
+        None if ignored.is_empty() || !look.is_criteo => return Ok(()),
+        None => "Criteo's text has no names, and all of its columns are used".to_owned(),
+        Some(name) => {
+            let names = look.columns.iter().map(|column| column.name.as_str());
+            format!("there is no column `{name}` among {}", label::listed(names))
+        }
+    };
+    Err(Error::config("data.columns.ignored", message))
+}
+
 /// Warnings of columns that the model uses and that alone tell the label.
 fn leaks(look: &Look, columns: &mut [ColumnChoice]) -> Vec<String> {
     let used =
@@ -239,6 +261,18 @@ fn leaks(look: &Look, columns: &mut [ColumnChoice]) -> Vec<String> {
 }
 
 impl Choices {
+    /// Gives columns that are left out their place in `config`, where they have none: what a person
+    /// has set takes the place of what was chosen.
+    pub fn ignore_others(&self, config: &mut Config) {
+        let columns = &mut config.data.columns;
+        for choice in self.columns.iter().filter(|choice| choice.kind == Kind::Ignored) {
+            if self.label.is_some() && columns.roles().all(|(_, role)| !role.contains(&choice.name))
+            {
+                columns.ignored.push(choice.name.clone());
+            }
+        }
+    }
+
     /// The configuration: what was chosen over the defaults.
     ///
     /// # Errors
@@ -275,6 +309,13 @@ impl Choices {
 }
 
 impl ColumnChoice {
+    /// Makes it another thing than what it looked like.
+    fn become_of_kind(&mut self, kind: Kind, reason: String) {
+        (self.kind, self.reason, self.longest) = (kind, reason, 1);
+        (self.number, self.list_separator) = (None, None);
+        self.parts.clear();
+    }
+
     /// What a configuration says of a column of numbers or times.
     fn entry(&self) -> Option<ColumnEntry> {
         if self.kind == Kind::Time {

@@ -167,6 +167,7 @@ fn what_has_no_clear_label_is_refused_with_what_to_do() {
         (words.as_bytes(), Some("y"), "column `y`: expected 0 and 1, found `none`, `some`"),
         (words.as_bytes(), Some("z"), "no column `z` among `a`, `y`"),
         (gaps.as_bytes(), Some("y"), "found 1 of 60 empty"),
+        (same.as_bytes(), None, "`y` holds only one of them: a model learns from both"),
         (same.as_bytes(), Some("y"), "expected both 0 and 1, found `1` in every row"),
         (one.as_bytes(), None, "at least one column to learn it from, found 1 column: y"),
         (useless.as_bytes(), None, "no column is left to learn from"),
@@ -280,6 +281,55 @@ fn a_column_that_tells_the_label_is_warned_of_and_can_be_left_out() {
     assert!(told.stderr.contains(warning), "{}", told.stderr);
     assert!(!told.stderr.contains("column `c`"), "{}", told.stderr);
     assert!(told.stdout.contains("it alone tells the label"), "{}", told.stdout);
+    let without =
+        |name: &str| train.clone().with(&["--set", &format!("data.columns.ignored=[\"{name}\"]")]);
+    let told = without("bill").succeeds();
+    assert!(!told.stderr.contains("tells the label"), "{}", told.stderr);
+    assert!(told.stdout.contains("ignored = [\"bill\"]"), "{}", told.stdout);
+    without("bil").fails(2, &["data.columns.ignored", "no column `bil` among `c`, `bill`, `y`"]);
+}
+
+/// Rows of another length, values that are none, another separator: what `train` takes, so does the
+/// look at the file.
+#[test]
+fn what_is_said_of_the_data_holds_for_the_look_at_it_too() {
+    let place = Place::new("train.txt");
+    let csv = place.path("odd.csv");
+    let row = |row: u64| match row {
+        7 => "1~2\n".to_owned(),
+        8 => "maybe~3.5~a~7~1,5~1,234\n".to_owned(),
+        9 => "1~cheap~a~7~1,5~1,234\n".to_owned(),
+        10 => "~2.5~a~7~1,5~1,234\n".to_owned(),
+        row => format!(
+            "{}~{}.5~k{}~{}~1,{}~1,{:03}\n",
+            row % 2,
+            row % 100,
+            row % 5,
+            row,
+            row % 9,
+            row % 9
+        ),
+    };
+    let text = (0..900).map(row).collect::<String>();
+    std::fs::write(&csv, format!("y~price~c~row~comma~sum\n{text}")).unwrap();
+    let train = Run::new("train").with(&["--auto"]).path("--data", &csv);
+    let train = train.path("--output-dir", &place.path("auto"));
+    let train = train.with(&["--set", "data.columns.separator=\"~\"", "--epochs", "1"]);
+    train.clone().fails(1, &["line 9", "expected 6 fields"]);
+    let skips = train.clone().with(&["--on-bad-row", "skip"]).succeeds();
+    assert!(skips.stderr.contains("4 bad rows were skipped"), "{}", skips.stderr);
+    for words in [
+        "# price  number",
+        "separator = \"~\"",
+        "numbers with decimal commas, such as `1,0`",
+        "numbers with commas between thousands, such as `1,000`",
+        "ignored = [\"row\"]",
+    ] {
+        assert!(skips.stdout.contains(words), "{words}: {}", skips.stdout);
+    }
+    let by_key = ["--set", "data.on_bad_row=skip", "--set", "data.columns.ignored=[\"sum\"]"];
+    let told = train.with(&by_key).succeeds().stdout;
+    assert!(told.contains("ignored = [\"sum\", \"row\"]"), "{told}");
 }
 
 /// Where there is a folder for them, several models are trained, and said once.

@@ -1,7 +1,7 @@
 //! From training files to choices: a bounded part of them is read.
 
 use super::summary::{ColumnSummary, number, truth};
-use super::{Asked, Choices, Look, choose, label, leak};
+use super::{Asked, Choices, Look, bad_rows, choose, label, leak};
 use crate::error::{Error, Result};
 use headlong_reader::Schema;
 use headlong_reader::convert::detect;
@@ -38,7 +38,10 @@ pub fn choose_for(
             return Err(Error::config("--auto", "expected training files: --data FILE"));
         }
     };
-    let part = excerpt(format, files, Limits::default()).map_err(failed())?;
+    let mut part = excerpt(format, files, Limits::default(), asked.text).map_err(failed())?;
+    if asked.text.skips_bad_rows {
+        bad_rows::leave_out(&mut part, asked.label);
+    }
     let look = look_at(&part, format == Format::Criteo, asked)?;
     let choices = choose(&look, asked)?;
     Ok(OfFiles { choices, format, rows: (part.rows, part.rows_of_all) })

@@ -160,6 +160,9 @@ fn parts(column: &ColumnSummary) -> Vec<TimePart> {
 
 fn of_words(column: &ColumnSummary, is_whole: bool) -> (Kind, String) {
     let words = column.forms.words;
+    if let Some(found) = of_commas(column) {
+        return found;
+    }
     if let Some(list) = column.list {
         let separator = list.separator.map_or(' ', char::from);
         let mean = list.mean;
@@ -184,6 +187,29 @@ fn of_words(column: &ColumnSummary, is_whole: bool) -> (Kind, String) {
         return (Kind::Ignored, format!("{what}: nothing can be learned of a value seen once"));
     }
     (Kind::Categorical, "words".to_owned())
+}
+
+/// Numbers that are written with commas, which are no numbers to the reader.
+fn of_commas(column: &ColumnSummary) -> Option<(Kind, String)> {
+    let forms = &column.forms;
+    let is_every = |count: u64| count == forms.words && 2 * count >= column.present;
+    let (what, advice) = if is_every(forms.grouped) {
+        ("commas between thousands", "1234 in place of 1,234")
+    } else if is_every(forms.decimal_commas) {
+        ("decimal commas", "1.5 in place of 1,5")
+    } else {
+        return None;
+    };
+    let is_unique = column.distinct == column.present && column.present >= 50;
+    let (kind, used) = match is_unique {
+        true => (Kind::Ignored, "left out, being unique"),
+        false => (Kind::Categorical, "taken as words"),
+    };
+    let shown = &column.examples[0];
+    let reason = format!(
+        "numbers with {what}, such as `{shown}`, {used}: to have them as numbers, write {advice}"
+    );
+    Some((kind, reason))
 }
 
 fn of_whole_numbers(column: &ColumnSummary, numbers: &Numbers) -> (Kind, String) {

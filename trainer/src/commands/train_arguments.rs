@@ -23,6 +23,7 @@ use crate::system::command_line;
 use crate::system::machine::Machine;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use headlong_reader::excerpt::OfText;
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use std::path::PathBuf;
@@ -270,6 +271,7 @@ impl TrainArguments {
         // What `--set` may say of an optimiser depends on which one it is.
         self.optimizer.iter().try_for_each(|name| config.optimizer.set_both(name))?;
         config.set_all(&self.set)?;
+        chosen.iter().for_each(|chosen| chosen.choices.ignore_others(&mut config));
         if !self.data.is_empty() || set.contains(&"data.train") {
             // Real data takes the place of the made-up; the rest of the preset stays.
             config.synthetic.enabled = false;
@@ -321,21 +323,42 @@ impl TrainArguments {
 
     /// What `--auto` chooses.
     fn choose(&self) -> Result<Option<OfFiles>> {
+        if !self.auto {
+            return Ok(None);
+        }
         let set = keys_of(&self.set);
+        let said = self.said_of_data()?;
+        let columns = &said.data.columns;
         let has_folder = self.checkpoint_dir.is_some() || set.contains(&"checkpoint.dir");
         let asked = Asked {
-            label: self.label.as_deref(),
+            label: self.label.as_deref().or(columns.label.as_deref()),
+            ignored: &columns.ignored,
+            text: OfText {
+                separator: columns.separator.map(|separator| separator as u8),
+                skips_bad_rows: said.data.on_bad_row == BadRowPolicy::Skip,
+            },
             has_valid: !self.valid.is_empty() || set.contains(&"data.valid"),
             keeps_models: has_folder && launched().is_none(),
             usable_bytes: Machine::detect().usable_bytes(),
         };
-        let chosen =
-            self.auto.then(|| choose_for(&self.data, self.data_format, &asked)).transpose()?;
+        let chosen = choose_for(&self.data, self.data_format, &asked)?;
         if launched().is_none_or(|(rank, _)| rank == 0) {
-            let warnings = chosen.iter().flat_map(|chosen| &chosen.choices.warnings);
-            warnings.for_each(|warning| say(format_args!("warning: {warning}")));
+            let warnings = &chosen.choices.warnings;
+            warnings.iter().for_each(|warning| say(format_args!("warning: {warning}")));
         }
-        Ok(chosen)
+        Ok(Some(chosen))
+    }
+
+    /// What was said of the data, before it is looked at.
+    fn said_of_data(&self) -> Result<Config> {
+        let mut said = Config::default();
+        let is_of_data = |argument: &&String| {
+            let (key, _) = argument.split_once('=').unwrap_or_default();
+            keys::resolve(key.trim(), "--set").is_ok_and(|key| key.starts_with("data."))
+        };
+        said.set_all(&self.set.iter().filter(is_of_data).collect::<Vec<_>>())?;
+        said.data.on_bad_row = self.on_bad_row.unwrap_or(said.data.on_bad_row);
+        Ok(said)
     }
 
     /// Pairs that only the effective configuration shows to exclude each other.

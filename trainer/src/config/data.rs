@@ -385,7 +385,7 @@ impl Config {
 
 impl ColumnsConfig {
     /// The lists that give a column a place, by their names.
-    pub(super) fn roles(&self) -> impl Iterator<Item = (&'static str, &[String])> {
+    pub(crate) fn roles(&self) -> impl Iterator<Item = (&'static str, &[String])> {
         let roles = [
             ("label", self.label.as_slice()),
             ("dense", &self.dense),
