@@ -418,6 +418,10 @@ impl ColumnsConfig {
                 return Err(Error::config(key, message));
             }
         }
+        let twice = |(at, name): &(usize, &String)| self.carry[..*at].contains(name);
+        if let Some((_, name)) = self.carry.iter().enumerate().find(twice) {
+            return Err(Error::config("data.columns.carry", format!("`{name}` is named twice")));
+        }
         let mut named = Vec::new();
         for (role, columns) in self.roles() {
             for column in columns {
