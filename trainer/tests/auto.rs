@@ -347,6 +347,35 @@ fn several_models_are_kept() {
     assert!(models.join("seed-3").exists());
 }
 
+/// What a file sets overrides what is chosen, as flags do.
+#[test]
+fn a_file_asks_for_what_it_does_not_set_to_be_chosen() {
+    let place = Place::new("train.txt");
+    let (csv, file) = (place.path("clicks.csv"), place.path("x.toml"));
+    std::fs::write(&csv, table(800)).unwrap();
+    let text = format!(
+        "auto = true\n[data]\ntrain = [{csv:?}]\n[data.columns]\nlabel = \"clicked\"\n\
+         ignored = [\"country\"]\n[train]\nbatch_size = 50\n[[column]]\nname = \"age\"\n\
+         transform = \"none\"\n"
+    );
+    std::fs::write(&file, &text).unwrap();
+    let output = place.path("out");
+    let train = Run::new("train").path("--config", &file).with(&["--threads", "1"]);
+    let ended = train.clone().path("--output-dir", &output).succeeds();
+    let kept = output.join(text::FILE_NAME);
+    let config = Config::from_file(&kept).unwrap();
+    assert_eq!(config.train.batch_size, 50);
+    assert!(config.data.columns.ignored.starts_with(&["country".to_owned(), "row".to_owned()]));
+    assert_eq!(config.data.holdout, 0.1);
+    let age = config.column.iter().find(|entry| entry.name == "age").unwrap();
+    assert_eq!((age.bins, age.mean), (None, None));
+    assert!(config.column.len() > 3, "{:?}", config.column);
+    let again = Run::new("train").path("--config", &kept).path("--output-dir", &place.path("2"));
+    assert_eq!(again.succeeds().digest(), ended.digest());
+    std::fs::write(&file, text.replace("auto = true", "auto = 1")).unwrap();
+    train.fails(2, &["x.toml:1", "`auto`: expected true or false"]);
+}
+
 #[test]
 fn auto_takes_the_place_of_a_configuration() {
     let place = Place::new("train.txt");
