@@ -33,6 +33,15 @@ impl Limits {
     }
 }
 
+/// How text is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfText {
+    /// What is between fields; none: what the header has.
+    pub separator: Option<u8>,
+    /// Whether rows of another length than the header are passed over.
+    pub skips_bad_rows: bool,
+}
+
 /// Fields of one column, one after another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
@@ -89,6 +98,18 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
+    /// Keeps the rows that `keep` says.
+    pub fn retain(&mut self, keep: &[bool]) {
+        for column in self.columns.iter_mut().filter(|column| column.fields.len() == keep.len()) {
+            let mut kept = Fields::default();
+            let rows = column.fields.iter().zip(keep).filter(|(_, keep)| **keep);
+            rows.for_each(|(field, _)| kept.push(field));
+            column.fields = kept;
+        }
+        let gone = keep.iter().filter(|keep| !**keep).count() as u64;
+        (self.rows, self.rows_of_all) = (self.rows - gone, self.rows_of_all - gone);
+    }
+
     /// Whether it has every row.
     pub fn is_whole(&self) -> bool {
         self.rows == self.rows_of_all
@@ -126,16 +147,22 @@ impl Excerpt {
 /// # Errors
 /// Those of reading; [`ReaderError::Pipe`]; [`ReaderError::Format`] for files without rows or
 /// labels; [`ReaderError::Invalid`] for formats whose columns have no names.
-pub fn excerpt(format: Format, files: &[DataFile], limits: Limits) -> Result<Excerpt> {
+pub fn excerpt(
+    format: Format,
+    files: &[DataFile],
+    limits: Limits,
+    text: OfText,
+) -> Result<Excerpt> {
     DataFile::refuse_pipes(files, "a part of it is looked at before all of it is read")?;
     let limits = limits.divided(files.len());
     let mut excerpt = Excerpt::default();
     for file in files {
         match format {
             Format::Csv => {
-                let (names, separator) = delimited::header(file, None)?;
+                let (names, separator) = delimited::header(file, text.separator)?;
                 check_names(&names, file)?;
-                delimited::read_some(file, &names, (separator, true), limits, &mut excerpt)?;
+                let text = OfText { separator: Some(separator), ..text };
+                delimited::read_some(file, &names, (text, true), limits, &mut excerpt)?;
             }
             Format::Criteo => {
                 if !has_label(file, &Schema::criteo_unlabelled())? {
@@ -144,7 +171,8 @@ pub fn excerpt(format: Format, files: &[DataFile], limits: Limits) -> Result<Exc
                         message: "expected rows with labels, found none".to_owned(),
                     });
                 }
-                delimited::read_some(file, &criteo_names(), (b'\t', false), limits, &mut excerpt)?;
+                let text = OfText { separator: Some(b'\t'), ..text };
+                delimited::read_some(file, &criteo_names(), (text, false), limits, &mut excerpt)?;
             }
             Format::Parquet => parquet::read_some(file, limits, &mut excerpt)?,
             other => {
@@ -204,7 +232,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.csv");
         std::fs::write(&path, text).unwrap();
-        excerpt(Format::Csv, &[path.into()], limits)
+        excerpt(Format::Csv, &[path.into()], limits, OfText::default())
     }
 
     #[test]

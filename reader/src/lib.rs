@@ -65,6 +65,7 @@ pub mod samples;
 mod schema;
 mod skipped;
 pub mod synthetic;
+pub mod times;
 mod transform;
 pub mod verify;
 

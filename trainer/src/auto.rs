@@ -5,9 +5,11 @@
 //! bounded part of the training files. [`Choices::apply`] is all that knows the keys of a
 //! configuration, and [`text`] prints one with the reasons.
 
+mod bad_rows;
 pub mod files;
 mod kinds;
 mod label;
+mod leak;
 pub mod summary;
 pub mod text;
 mod training;
@@ -15,6 +17,8 @@ mod training;
 use crate::config::{BinsName, ColumnEntry, Config, DenseTransform};
 use crate::error::{Error, Result};
 use headlong_reader::columns::Bins;
+use headlong_reader::excerpt::OfText;
+use headlong_reader::times::TimePart;
 use summary::ColumnSummary;
 use toml::Value;
 
@@ -36,6 +40,10 @@ pub struct Look {
 pub struct Asked<'a> {
     /// The label, where it was named.
     pub label: Option<&'a str>,
+    /// Columns that were asked to be left out.
+    pub ignored: &'a [String],
+    /// What is between the fields of text, and whether bad rows are skipped, where that was said.
+    pub text: OfText,
     /// Whether there are validation files.
     pub has_valid: bool,
     /// Whether there is a folder for models, and one process that could train several.
@@ -53,6 +61,8 @@ pub struct Choices {
     pub columns: Vec<ColumnChoice>,
     /// Every setting other than those of columns.
     pub settings: Vec<Setting>,
+    /// What a person has to look at.
+    pub warnings: Vec<String>,
 }
 
 /// What a column is used as.
@@ -66,6 +76,8 @@ pub enum Kind {
     Categorical,
     /// Several ids or words in a field.
     List,
+    /// A point in time.
+    Time,
     /// Nothing.
     Ignored,
 }
@@ -89,6 +101,8 @@ pub struct ColumnChoice {
     pub number: Option<NumberChoice>,
     /// What is between the values of a list in text.
     pub list_separator: Option<u8>,
+    /// What is taken of a point in time.
+    pub parts: Vec<TimePart>,
 }
 
 /// How a number enters the model.
@@ -110,6 +124,16 @@ fn num_bins(bins: &Bins) -> u64 {
         // Of numbers up to 10⁹.
         Bins::Ln2 => 432,
         Bins::Edges(edges) => edges.len() as u64 + 2,
+    }
+}
+
+/// How many ids a part of a time has, a missing one's included.
+fn num_ids(part: TimePart) -> u64 {
+    match part {
+        TimePart::Hour => 25,
+        TimePart::Weekday => 8,
+        TimePart::Day => 32,
+        TimePart::Month => 13,
     }
 }
 
@@ -148,7 +172,7 @@ pub fn label(look: &Look, asked: &Asked<'_>) -> Result<(usize, String)> {
             )),
         };
     }
-    label::label_of(&look.columns, asked.label)
+    label::label_of(&look.columns, asked.label, asked.ignored)
 }
 
 /// Chooses what columns are and how to train.
@@ -157,6 +181,7 @@ pub fn label(look: &Look, asked: &Asked<'_>) -> Result<(usize, String)> {
 /// As [`label()`]; [`Error::Config`] where nothing is left to learn from.
 pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     let (label, why) = label(look, asked)?;
+    refuse_unknown(look, asked.ignored)?;
     let mut columns = Vec::new();
     for (at, column) in look.columns.iter().enumerate() {
         let mut choice = match look.is_criteo {
@@ -164,14 +189,18 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
             false => kinds::choose(column, look.is_whole),
         };
         if at == label {
-            (choice.kind, choice.reason, choice.number) = (Kind::Label, why.clone(), None);
+            choice.become_of_kind(Kind::Label, why.clone());
+        } else if asked.ignored.contains(&choice.name) {
+            choice.become_of_kind(Kind::Ignored, "asked for by data.columns.ignored".to_owned());
         }
         columns.push(choice);
     }
     kinds::agree_on_a_separator(&mut columns);
+    let warnings = leaks(look, &mut columns);
     let of_kind = |kinds: &[Kind]| columns.iter().filter(|c| kinds.contains(&c.kind)).count();
     let (dense, ids) = (of_kind(&[Kind::Dense]), of_kind(&[Kind::Categorical, Kind::List]));
-    if dense + ids == 0 {
+    let parts = columns.iter().flat_map(|column| column.parts.iter().copied().map(num_ids));
+    if dense + ids + parts.clone().count() == 0 {
         let message = "no column is left to learn from: all others are constant, unique or dates";
         return Err(Error::config("--auto", message));
     }
@@ -180,11 +209,12 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     let is_ids = |choice: &ColumnChoice| matches!(choice.kind, Kind::Categorical | Kind::List);
     let pairs = look.columns.iter().zip(&columns).filter(|(_, choice)| is_ids(choice));
     let ids_of_each = pairs.clone().map(|(column, _)| column.distinct_in(times));
-    // Tables of bins stand behind those of ids.
+    // After the tables of ids come those of parts of times, and of bins.
     let bins = columns.iter().filter_map(|column| Some(num_bins(&column.number.as_ref()?.bins)));
-    let values: Vec<u64> = ids_of_each.chain(bins).collect();
+    let values: Vec<u64> = ids_of_each.chain(parts.clone()).chain(bins).collect();
     let ids_of_a_row = pairs.map(|(column, _)| column.list.map_or(1.0, |list| list.mean + 1.0));
-    let bytes_of_a_row = 4.0 * (1.0 + dense as f64) + 8.0 * ids_of_a_row.sum::<f64>();
+    let ids_of_a_row = ids_of_a_row.sum::<f64>() + parts.count() as f64;
+    let bytes_of_a_row = 4.0 * (1.0 + dense as f64) + 8.0 * ids_of_a_row;
     let facts = Facts {
         rows: look.rows,
         has_valid: asked.has_valid,
@@ -194,10 +224,55 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     };
     let settings = training::settings(&columns, &values, &facts);
     let name = (!look.is_criteo).then(|| look.columns[label].name.clone());
-    Ok(Choices { label: name, columns, settings })
+    Ok(Choices { label: name, columns, settings, warnings })
+}
+
+/// Refuses to leave out what is not there: its name may have been mistyped.
+fn refuse_unknown(look: &Look, ignored: &[String]) -> Result<()> {
+    let is_there = |name: &String| look.columns.iter().any(|column| column.name == *name);
+    let message = match ignored.iter().find(|name| *name != "*" && !is_there(name)) {
+        None if ignored.is_empty() || !look.is_criteo => return Ok(()),
+        None => "Criteo's text has no names, and all of its columns are used".to_owned(),
+        Some(name) => {
+            let names = look.columns.iter().map(|column| column.name.as_str());
+            format!("there is no column `{name}` among {}", label::listed(names))
+        }
+    };
+    Err(Error::config("data.columns.ignored", message))
+}
+
+/// Warnings of columns that the model uses and that alone tell the label.
+fn leaks(look: &Look, columns: &mut [ColumnChoice]) -> Vec<String> {
+    let used =
+        look.columns.iter().zip(columns).filter(|(_, choice)| {
+            matches!(choice.kind, Kind::Dense | Kind::Categorical | Kind::List)
+        });
+    let leaks = used.filter_map(|(column, choice)| Some((column.leak?, choice)));
+    leaks
+        .map(|(auc, choice)| {
+            choice.reason += &format!("; Note: it alone tells the label (AUC {auc:.3})");
+            let name = &choice.name;
+            format!(
+                "column `{name}` alone tells the label (AUC {auc:.3}): was it known before the \
+                 click? It stays a feature; --set 'data.columns.ignored=[\"{name}\"]' leaves it out"
+            )
+        })
+        .collect()
 }
 
 impl Choices {
+    /// Gives columns that are left out their place in `config`, where they have none: what a person
+    /// has set takes the place of what was chosen.
+    pub fn ignore_others(&self, config: &mut Config) {
+        let columns = &mut config.data.columns;
+        for choice in self.columns.iter().filter(|choice| choice.kind == Kind::Ignored) {
+            if self.label.is_some() && columns.roles().all(|(_, role)| !role.contains(&choice.name))
+            {
+                columns.ignored.push(choice.name.clone());
+            }
+        }
+    }
+
     /// The configuration: what was chosen over the defaults.
     ///
     /// # Errors
@@ -234,8 +309,19 @@ impl Choices {
 }
 
 impl ColumnChoice {
-    /// What a configuration says of a column of numbers.
+    /// Makes it another thing than what it looked like.
+    fn become_of_kind(&mut self, kind: Kind, reason: String) {
+        (self.kind, self.reason, self.longest) = (kind, reason, 1);
+        (self.number, self.list_separator) = (None, None);
+        self.parts.clear();
+    }
+
+    /// What a configuration says of a column of numbers or times.
     fn entry(&self) -> Option<ColumnEntry> {
+        if self.kind == Kind::Time {
+            let (name, parts) = (self.name.clone(), self.parts.clone());
+            return Some(ColumnEntry { name, parts, ..ColumnEntry::default() });
+        }
         let number = self.number.as_ref().filter(|_| self.kind == Kind::Dense)?;
         let (bins, edges) = match &number.bins {
             Bins::Ln2 => (BinsName::Ln2, Vec::new()),
@@ -248,6 +334,7 @@ impl ColumnChoice {
             scale: Some(number.scale),
             bins: (bins == BinsName::Ln2 || !edges.is_empty()).then_some(bins),
             edges,
+            parts: Vec::new(),
         })
     }
 }

@@ -54,6 +54,7 @@ pub use evaluation::{EvalConfig, EvalEvery};
 pub use headlong_device::DType;
 pub use headlong_embedding::hybrid::split::HybridMode;
 use headlong_planner::count::Count;
+pub(crate) use load::{asks_for_auto, former_keys};
 pub use mlperf::MlperfConfig;
 pub use model::{Interaction, Loss, ModelConfig};
 pub use multi_hot::{MultiHotConfig, MultiHotSizes};

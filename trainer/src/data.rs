@@ -382,6 +382,7 @@ pub fn named_columns(config: &Config) -> NamedColumns {
         dense_reading: DenseReading::Raw(config.data.dense_transform),
         dense_columns: config.dense_columns(),
         sparse: sparse.collect(),
+        times: config.times(),
         separator: columns.separator.map(|separator| separator as u8),
         list_separator: columns.list_separator.unwrap_or('|') as u8,
         ignored: match config.data.ignores_others {

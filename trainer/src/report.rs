@@ -160,7 +160,15 @@ impl Reporter {
         self.set_position(at);
         self.log_event("eval", eval)?;
         if let Some(warning) = eval.metrics.warning() {
-            return self.warning(warning, Map::new());
+            let is_of_one_class = eval.metrics.auc.is_none() && eval.metrics.eval_samples > 0;
+            let advice = match is_of_one_class {
+                true => {
+                    "; validate on more rows: a larger share held out (--holdout), or files of \
+                     their own (--valid)"
+                }
+                false => "",
+            };
+            return self.warning(&format!("{warning}{advice}"), Map::new());
         }
         match eval.metrics.auc {
             // A coin reaches 0.5 ± 0.005 on as few samples.

@@ -71,8 +71,8 @@ fn each_kind_of_column_is_told() {
         ("visits", Kind::Dense, "heavy tail"),
         ("price", Kind::Dense, "fractions"),
         ("tags", Kind::List, "\"|\" between them"),
-        ("day", Kind::Ignored, "dates"),
-        ("seen_at", Kind::Ignored, "counts the rows"),
+        ("day", Kind::Time, "their weekday; the times themselves never come again"),
+        ("seen_at", Kind::Time, "seconds since 1970, or thousandths of them, such as `1700000000`"),
         ("country", Kind::Categorical, "words"),
         ("same", Kind::Ignored, "constant: `x`"),
         ("key", Kind::Ignored, "unique in every row"),
@@ -87,9 +87,54 @@ fn each_kind_of_column_is_told() {
     let country = found.choices.columns.iter().find(|column| column.name == "country").unwrap();
     assert!((country.missing_share - 0.25).abs() < 0.03, "{country:?}");
     let config = found.choices.apply().unwrap();
+    // 41 hours have hours that come again, and no weekday.
+    let times: Vec<_> = config.times().iter().flat_map(|time| time.table_names()).collect();
+    assert_eq!(times, ["day.weekday", "seen_at.hour"]);
     assert_eq!(config.data.columns.list_separator, Some('|'));
     assert_eq!(config.tables.max_ids_per_sample, 3);
     assert_eq!((config.data.ids, config.data.cache), (Ids::Dictionary, CacheData::Host));
+}
+
+#[test]
+fn times_of_every_spelling_give_what_comes_again_of_them() {
+    let folder = TempDir::new().unwrap();
+    let reason = |number: fn(u64) -> String| {
+        let row = |row: u64| format!("{},{},{}\n", number(row), row % 7, row % 2);
+        let text = format!("at,c,y\n{}", (0..900).map(row).collect::<String>());
+        let found = chosen(&write(&folder, "a.csv", text.as_bytes()), None).unwrap();
+        let at = found.choices.columns[0].clone();
+        (at.kind, at.parts.iter().map(|part| part.name()).collect::<Vec<_>>(), at.reason)
+    };
+    for (number, kind, parts, words) in [
+        (
+            (|row| format!("{}", 20_260_101 + row % 28)) as fn(u64) -> String,
+            Kind::Time,
+            vec!["weekday"],
+            "8 digits",
+        ),
+        (|row| format!("{}", 20_260_101 + row % 90), Kind::Categorical, vec![], "neighbours"),
+        (
+            |row| format!("2026-11-{:02}T{:02}:00:00Z", 1 + row % 28, row % 24),
+            Kind::Time,
+            vec!["hour", "weekday"],
+            "hour, weekday",
+        ),
+        (
+            |row| format!("2026-11-01 {:02}:00", row % 24),
+            Kind::Ignored,
+            vec![],
+            "neither an hour nor a weekday",
+        ),
+        (
+            |row| format!("{:02}.11.2026", 1 + row % 28),
+            Kind::Ignored,
+            vec![],
+            "written as 2026-11-26",
+        ),
+    ] {
+        let found = reason(number);
+        assert!(found.0 == kind && found.1 == parts && found.2.contains(words), "{found:?}");
+    }
 }
 
 #[test]
@@ -122,6 +167,7 @@ fn what_has_no_clear_label_is_refused_with_what_to_do() {
         (words.as_bytes(), Some("y"), "column `y`: expected 0 and 1, found `none`, `some`"),
         (words.as_bytes(), Some("z"), "no column `z` among `a`, `y`"),
         (gaps.as_bytes(), Some("y"), "found 1 of 60 empty"),
+        (same.as_bytes(), None, "`y` holds only one of them: a model learns from both"),
         (same.as_bytes(), Some("y"), "expected both 0 and 1, found `1` in every row"),
         (one.as_bytes(), None, "at least one column to learn it from, found 1 column: y"),
         (useless.as_bytes(), None, "no column is left to learn from"),
@@ -218,6 +264,74 @@ fn one_column_is_learned_from() {
     assert_eq!(std::fs::read_to_string(output.join("auto.toml.before")).unwrap(), "changed");
 }
 
+/// It is no secret that a column is of after the click, and it is left out where that is asked for.
+#[test]
+fn a_column_that_tells_the_label_is_warned_of_and_can_be_left_out() {
+    let place = Place::new("train.txt");
+    let csv = place.path("leak.csv");
+    let row = |row: u64| {
+        let clicked = row * 7 % 10 < 3;
+        format!("{},{},{}\n", row % 13, if clicked { "paid" } else { "" }, u8::from(clicked))
+    };
+    std::fs::write(&csv, format!("c,bill,y\n{}", (0..400).map(row).collect::<String>())).unwrap();
+    let train = Run::new("train").with(&["--auto", "--dry-run"]).path("--data", &csv);
+    let train = train.path("--output-dir", &place.path("auto"));
+    let told = train.clone().succeeds();
+    let warning = "column `bill` alone tells the label (AUC 1.000): was it known before the click?";
+    assert!(told.stderr.contains(warning), "{}", told.stderr);
+    assert!(!told.stderr.contains("column `c`"), "{}", told.stderr);
+    assert!(told.stdout.contains("it alone tells the label"), "{}", told.stdout);
+    let without =
+        |name: &str| train.clone().with(&["--set", &format!("data.columns.ignored=[\"{name}\"]")]);
+    let told = without("bill").succeeds();
+    assert!(!told.stderr.contains("tells the label"), "{}", told.stderr);
+    assert!(told.stdout.contains("ignored = [\"bill\"]"), "{}", told.stdout);
+    without("bil").fails(2, &["data.columns.ignored", "no column `bil` among `c`, `bill`, `y`"]);
+}
+
+/// Rows of another length, values that are none, another separator: what `train` takes, so does the
+/// look at the file.
+#[test]
+fn what_is_said_of_the_data_holds_for_the_look_at_it_too() {
+    let place = Place::new("train.txt");
+    let csv = place.path("odd.csv");
+    let row = |row: u64| match row {
+        7 => "1~2\n".to_owned(),
+        8 => "maybe~3.5~a~7~1,5~1,234\n".to_owned(),
+        9 => "1~cheap~a~7~1,5~1,234\n".to_owned(),
+        10 => "~2.5~a~7~1,5~1,234\n".to_owned(),
+        row => format!(
+            "{}~{}.5~k{}~{}~1,{}~1,{:03}\n",
+            row % 2,
+            row % 100,
+            row % 5,
+            row,
+            row % 9,
+            row % 9
+        ),
+    };
+    let text = (0..900).map(row).collect::<String>();
+    std::fs::write(&csv, format!("y~price~c~row~comma~sum\n{text}")).unwrap();
+    let train = Run::new("train").with(&["--auto"]).path("--data", &csv);
+    let train = train.path("--output-dir", &place.path("auto"));
+    let train = train.with(&["--set", "data.columns.separator=\"~\"", "--epochs", "1"]);
+    train.clone().fails(1, &["line 9", "expected 6 fields"]);
+    let skips = train.clone().with(&["--on-bad-row", "skip"]).succeeds();
+    assert!(skips.stderr.contains("4 bad rows were skipped"), "{}", skips.stderr);
+    for words in [
+        "# price  number",
+        "separator = \"~\"",
+        "numbers with decimal commas, such as `1,0`",
+        "numbers with commas between thousands, such as `1,000`",
+        "ignored = [\"row\"]",
+    ] {
+        assert!(skips.stdout.contains(words), "{words}: {}", skips.stdout);
+    }
+    let by_key = ["--set", "data.on_bad_row=skip", "--set", "data.columns.ignored=[\"sum\"]"];
+    let told = train.with(&by_key).succeeds().stdout;
+    assert!(told.contains("ignored = [\"sum\", \"row\"]"), "{told}");
+}
+
 /// Where there is a folder for them, several models are trained, and said once.
 #[test]
 fn several_models_are_kept() {
@@ -231,6 +345,35 @@ fn several_models_are_kept() {
     assert!(told.contains("mean of 3 models  AUC"), "{told}");
     assert_eq!(told.matches("# user_number").count(), 1, "{told}");
     assert!(models.join("seed-3").exists());
+}
+
+/// What a file sets overrides what is chosen, as flags do.
+#[test]
+fn a_file_asks_for_what_it_does_not_set_to_be_chosen() {
+    let place = Place::new("train.txt");
+    let (csv, file) = (place.path("clicks.csv"), place.path("x.toml"));
+    std::fs::write(&csv, table(800)).unwrap();
+    let text = format!(
+        "auto = true\n[data]\ntrain = [{csv:?}]\n[data.columns]\nlabel = \"clicked\"\n\
+         ignored = [\"country\"]\n[train]\nbatch_size = 50\n[[column]]\nname = \"age\"\n\
+         transform = \"none\"\n"
+    );
+    std::fs::write(&file, &text).unwrap();
+    let output = place.path("out");
+    let train = Run::new("train").path("--config", &file).with(&["--threads", "1"]);
+    let ended = train.clone().path("--output-dir", &output).succeeds();
+    let kept = output.join(text::FILE_NAME);
+    let config = Config::from_file(&kept).unwrap();
+    assert_eq!(config.train.batch_size, 50);
+    assert!(config.data.columns.ignored.starts_with(&["country".to_owned(), "row".to_owned()]));
+    assert_eq!(config.data.holdout, 0.1);
+    let age = config.column.iter().find(|entry| entry.name == "age").unwrap();
+    assert_eq!((age.bins, age.mean), (None, None));
+    assert!(config.column.len() > 3, "{:?}", config.column);
+    let again = Run::new("train").path("--config", &kept).path("--output-dir", &place.path("2"));
+    assert_eq!(again.succeeds().digest(), ended.digest());
+    std::fs::write(&file, text.replace("auto = true", "auto = 1")).unwrap();
+    train.fails(2, &["x.toml:1", "`auto`: expected true or false"]);
 }
 
 #[test]

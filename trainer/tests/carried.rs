@@ -16,7 +16,7 @@ on_bad_row = "skip"
 [data.columns]
 label = "clicked"
 categorical = ["page"]
-carry = ["session"]
+carry = ["session", "later"]
 group = "user"
 ignored = ["country"]
 separator = ";"
@@ -103,6 +103,15 @@ fn predictions_carry_the_columns_of_their_rows() {
     let few = on(&place, "predict", "few.csv").with(&["--output", "-"]).succeeds().stdout;
     assert_eq!(few.lines().next(), Some("row,probability,logit"));
     assert_eq!(few.lines().count(), 2);
+    // Nor need training have what is carried: such columns are of the files to predict on.
+    std::fs::write(place.path("later.csv"), "page;later\n/3;x\n").unwrap();
+    let later = on(&place, "predict", "later.csv").with(&["--output", "-"]).succeeds().stdout;
+    assert_eq!(later.lines().next(), Some("row,probability,logit,later"));
+    let twice = Run::new("train").path("--config", &place.path("clicks.toml"));
+    twice
+        .path("--data", &place.path("clicks.csv"))
+        .with(&["--set", "data.columns.carry=[\"a\", \"a\"]", "--dry-run"])
+        .fails(2, &["data.columns.carry", "`a` is named twice"]);
 }
 
 #[test]

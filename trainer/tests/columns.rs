@@ -2,7 +2,7 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Run, rows, write};
+use crate::run_support::{Place, Run, rows, write};
 use headlong::config::{CacheData, FormatChoice};
 use headlong::{Config, Session};
 use std::fmt::Write as _;
@@ -105,6 +105,87 @@ fn bins_are_those_of_a_column_that_was_made_by_hand() {
         });
         assert_eq!(trained(&binned), trained(&by_hand), "{:?}", binned.data.ids);
     }
+}
+
+/// Times in several spellings, with hours and weekdays written out, and what is wrong in them.
+#[test]
+fn parts_of_times_are_those_of_columns_that_were_made_by_hand() {
+    let place = Place::new("train.txt");
+    let table = |bad: &str| {
+        let mut text = "y,x,c,when,hour,weekday\n".to_owned();
+        for row in 0..600_u64 {
+            let (day, hour) = (row % 28, row * 7 % 24);
+            // 1 November 2026 is a Sunday.
+            let (when, ids) = match row % 4 {
+                0 => (format!("2026-11-{:02} {hour:02}:30:00", day + 1), (hour + 1, (day + 6) % 7)),
+                1 => (
+                    format!("2026-11-{:02}T{hour:02}:30+09:00", day + 1),
+                    (hour + 1, (day + 6) % 7),
+                ),
+                2 => (
+                    (1_793_491_200 + day * 86_400 + hour * 3600).to_string(),
+                    (hour + 1, (day + 6) % 7),
+                ),
+                _ => (String::new(), (0, 6)),
+            };
+            let weekday = if when.is_empty() { 0 } else { ids.1 + 1 };
+            let when = if row == 300 && !bad.is_empty() { bad } else { &when };
+            writeln!(
+                text,
+                "{},{row},{},{when},{},{weekday}",
+                u8::from(ids.0 > 12),
+                row % 13,
+                ids.0
+            )
+            .unwrap();
+        }
+        text
+    };
+    let data = place.path("a.csv");
+    write(&data, &table(""));
+    let columns = "[data.columns]\nlabel = \"y\"\ndense = [\"x\"]\n";
+    let binned = "[[column]]\nname = \"x\"\nbins = \"ln2\"\n";
+    let by_hand = format!(
+        "{columns}categorical = [\"c\", \"weekday\", \"hour\"]\nignored = [\"when\"]\n\
+         {binned}"
+    );
+    let by_parts = format!(
+        "{columns}categorical = [\"c\"]\nignored = [\"hour\", \"weekday\"]\n{binned}\
+         [[column]]\nname = \"when\"\nparts = [\"weekday\", \"hour\"]\n"
+    );
+    for policy in ["data.ids=hash", "data.ids=rows"] {
+        let [by_hand, by_parts] = [&by_hand, &by_parts].map(|sections| {
+            let mut config = config(&data, sections);
+            config.set_all(&[policy]).unwrap();
+            trained(&config)
+        });
+        assert_eq!(by_parts, by_hand, "{policy}");
+    }
+
+    let (file, checkpoints) = (place.path("run.toml"), place.path("checkpoints"));
+    write(&file, &format!("{SMALL}{by_parts}"));
+    let train = Run::new("train").path("--config", &file).with(&["--threads", "1"]);
+    let train = train.path("--output-dir", &place.path("out"));
+    let kept = train.clone().path("--data", &data).path("--checkpoint-dir", &checkpoints);
+    kept.succeeds();
+    let bad = place.path("bad.csv");
+    write(&bad, &table("yesterday"));
+    let words = "bad.csv: line 302, column `when` (time): expected a time such as 2024-03-07 \
+                 13:05:22, or whole seconds since 1970, found \"yesterday\"";
+    train.clone().path("--data", &bad).fails(1, &[words]);
+    let told = train.path("--data", &bad).with(&["--on-bad-row", "skip"]).succeeds().stderr;
+    assert!(told.contains("line 302, column `when`"), "{told}");
+
+    // Predictions are of the same parts, whatever stands in the columns that have none.
+    let predictions = |data: &Path| {
+        let csv = place.path("p.csv");
+        let predict = Run::new("predict").path("--checkpoint", &checkpoints).path("--data", data);
+        predict.path("--output", &csv).succeeds();
+        std::fs::read_to_string(csv).unwrap()
+    };
+    let other = place.path("other.csv");
+    write(&other, &table("").replace(" 07:30:00", " 09:30:00"));
+    assert_ne!(predictions(&data), predictions(&other));
 }
 
 #[test]

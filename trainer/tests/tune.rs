@@ -253,3 +253,12 @@ fn spaces_that_cannot_be_are_refused_by_line() {
     let again = place.tune("out", "2").path("--space", &space).with(&["--print-space"]).succeeds();
     assert_eq!(again.stdout, printed);
 }
+
+#[test]
+fn bad_rows_are_skipped_where_that_is_asked_for() {
+    let place = Place::new();
+    std::fs::write(&place.data, csv(300, 1) + "1,2\n").unwrap();
+    let tune = Run::new("tune").path("--data", &place.data).with(&["--print-space"]);
+    tune.clone().fails(1, &["line 302", "expected 4 fields"]);
+    tune.with(&["--on-bad-row", "skip", "--threads", "1"]).succeeds();
+}

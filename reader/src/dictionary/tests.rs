@@ -174,6 +174,7 @@ fn ids_of_any_width_counted_from_samples_have_rows_by_falling_count() {
         dense_reading: DenseReading::Integers,
         sparse: vec![column("word"), column("gaps")],
         dense_columns: None,
+        times: Vec::new(),
         separator: None,
         list_separator: b'|',
         ignored: Vec::new(),

@@ -224,6 +224,7 @@ impl OneFile {
             match self.roles[column] {
                 Role::Label => "label",
                 Role::Dense(_) => "dense",
+                Role::Time(_) => "time",
                 _ => "categorical",
             }
         )

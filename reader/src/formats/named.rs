@@ -10,6 +10,7 @@ use crate::criteo::parse::MISSING_DENSE;
 use crate::error::{ReaderError, Result};
 use crate::hashing::MISSING_ID;
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, IdBags, Samples, SparseColumn};
+use crate::times::{self, Moment, TimeColumn};
 use crate::transform::DenseTransform;
 
 /// What the numbers of dense columns are, and what becomes of them.
@@ -37,6 +38,8 @@ pub struct NamedColumns {
     /// Categorical columns, in the order of their tables; those with other than one value are
     /// lists.
     pub sparse: Vec<SparseColumn>,
+    /// Columns of points in time, the tables of whose parts come after those.
+    pub times: Vec<TimeColumn>,
     /// What is between the fields of text; unset: what its header has.
     pub separator: Option<u8>,
     /// What is between the values of a list in text.
@@ -66,6 +69,8 @@ pub enum Role {
     Dense(usize),
     /// The categorical column of this index.
     Sparse(usize),
+    /// The column of points in time of this index.
+    Time(usize),
     /// Nothing that is used.
     Ignored,
 }
@@ -98,6 +103,7 @@ impl NamedColumns {
                     hotness: hotness.get(column).copied().unwrap_or(Hotness::Fixed(1)),
                 })
                 .collect(),
+            times: Vec::new(),
             separator: None,
             list_separator: b'|',
             ignored: Vec::new(),
@@ -116,8 +122,7 @@ impl NamedColumns {
             Others::Ignored => self.ignored.push("*".to_owned()),
             Others::Categorical => {
                 for (index, name) in header.iter().enumerate() {
-                    let sparse = self.sparse.iter().any(|column| column.name == *name);
-                    if !sparse && !self.dense.contains(name) && self.label.as_ref() != Some(name) {
+                    if !self.uses(name) {
                         self.sparse
                             .push(SparseColumn { name: name.clone(), hotness: hotness(index) });
                     }
@@ -126,12 +131,29 @@ impl NamedColumns {
         }
     }
 
+    /// Whether a column is of any use.
+    pub(crate) fn uses(&self, name: &String) -> bool {
+        self.sparse.iter().any(|column| column.name == *name)
+            || self.times.iter().any(|column| column.name == *name)
+            || self.dense.contains(name)
+            || self.label.as_ref() == Some(name)
+    }
+
+    /// Adds the parts of a point in time of column `column`; none where it is missing.
+    pub(crate) fn push_parts(&self, column: usize, moment: Option<Moment>, samples: &mut Samples) {
+        let before: usize = self.times[..column].iter().map(|column| column.parts.len()).sum();
+        let bags = &mut samples.sparse[self.sparse.len() + before..];
+        for (part, bags) in self.times[column].parts.iter().zip(bags) {
+            bags.ids.push(Moment::id(moment, *part));
+        }
+    }
+
     /// What is said of single dense columns, where their numbers are raw.
     pub(crate) fn each_dense(&self) -> Option<&DenseColumns> {
         self.dense_columns.as_deref().filter(|_| matches!(self.dense_reading, DenseReading::Raw(_)))
     }
 
-    /// The samples' columns: tables of bins behind those that the file has.
+    /// The samples' columns: after those that the file has, tables of parts of times, then of bins.
     pub fn schema(&self, labelled: bool) -> DataSchema {
         DataSchema {
             labelled,
@@ -145,7 +167,10 @@ impl NamedColumns {
             },
             sparse: {
                 let bins = self.each_dense().map(|each| each.sparse(&self.dense));
-                self.sparse.iter().cloned().chain(bins.into_iter().flatten()).collect()
+                let parts = self.times.iter().flat_map(TimeColumn::table_names);
+                let parts = parts.map(|name| SparseColumn { name, hotness: Hotness::Fixed(1) });
+                let of_file = self.sparse.iter().cloned().chain(parts);
+                of_file.chain(bins.into_iter().flatten()).collect()
             },
         }
     }
@@ -174,7 +199,9 @@ impl NamedColumns {
             .enumerate()
             .map(|(index, column)| (&column.name, Role::Sparse(index)));
         let label = self.label.iter().map(|name| (name, Role::Label));
-        let places: Vec<_> = label.chain(dense).chain(sparse).collect();
+        let times = self.times.iter().enumerate();
+        let times = times.map(|(index, column)| (&column.name, Role::Time(index)));
+        let places: Vec<_> = label.chain(dense).chain(sparse).chain(times).collect();
         for (name, role) in &places {
             match header.iter().filter(|column| column == name).count() {
                 1 => {}
@@ -333,6 +360,21 @@ pub fn push_ids(
     Ok(())
 }
 
+/// A field of text as the parts of a point in time; an empty one is missing.
+fn push_time(
+    field: &[u8],
+    column: usize,
+    columns: &NamedColumns,
+    samples: &mut Samples,
+) -> std::result::Result<(), Fault> {
+    let moment = Moment::of_text(field);
+    if moment.is_none() && !field.is_empty() {
+        return Err(fault(times::EXPECTED, field));
+    }
+    columns.push_parts(column, moment, samples);
+    Ok(())
+}
+
 /// Adds the fields of one sample; the error is the column and what is wrong there.
 pub(super) fn push_fields<'a>(
     fields: impl Iterator<Item = &'a [u8]>,
@@ -355,6 +397,7 @@ pub(super) fn push_fields<'a>(
                 let hotness = columns.sparse[column].hotness;
                 push_ids(field, hotness, columns.list_separator, &mut samples.sparse[column])
             }
+            Role::Time(column) => push_time(field, column, columns, samples),
         };
         done.map_err(|fault| (index, fault))?;
     }

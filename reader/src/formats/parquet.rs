@@ -6,6 +6,7 @@
 //! thousands of them, and is decoded whole.
 
 mod carried;
+mod clock;
 mod column;
 mod contained;
 mod delta;

@@ -193,6 +193,7 @@ fn other_formats_are_described_alike() {
         dense_reading: DenseReading::Raw(DenseTransform::Identity),
         sparse: vec![column("C1", Hotness::Fixed(1)), column("tags", Hotness::Varying)],
         dense_columns: None,
+        times: Vec::new(),
         separator: None,
         list_separator: b'|',
         ignored: Vec::new(),

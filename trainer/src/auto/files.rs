@@ -1,7 +1,7 @@
 //! From training files to choices: a bounded part of them is read.
 
-use super::summary::{ColumnSummary, truth};
-use super::{Asked, Choices, Look, choose, label};
+use super::summary::{ColumnSummary, number, truth};
+use super::{Asked, Choices, Look, bad_rows, choose, label, leak};
 use crate::error::{Error, Result};
 use headlong_reader::Schema;
 use headlong_reader::convert::detect;
@@ -38,7 +38,10 @@ pub fn choose_for(
             return Err(Error::config("--auto", "expected training files: --data FILE"));
         }
     };
-    let part = excerpt(format, files, Limits::default()).map_err(failed())?;
+    let mut part = excerpt(format, files, Limits::default(), asked.text).map_err(failed())?;
+    if asked.text.skips_bad_rows {
+        bad_rows::leave_out(&mut part, asked.label);
+    }
     let look = look_at(&part, format == Format::Criteo, asked)?;
     let choices = choose(&look, asked)?;
     Ok(OfFiles { choices, format, rows: (part.rows, part.rows_of_all) })
@@ -69,6 +72,9 @@ fn look_at(part: &Excerpt, is_criteo: bool, asked: &Asked<'_>) -> Result<Look> {
     for (summary, column) in look.columns.iter_mut().zip(&part.columns) {
         if summary.is_whole() && !is_criteo {
             summary.look_at_order(column.fields.iter(), labels.iter().copied());
+        }
+        if column.refused.is_none() && column.fields.len() == labels.len() {
+            summary.leak = leak::tells(column.fields.iter(), &labels, number);
         }
     }
     Ok(look)

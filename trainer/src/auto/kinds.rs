@@ -4,6 +4,7 @@ use super::summary::{ColumnSummary, Numbers};
 use super::{ColumnChoice, Kind, NumberChoice};
 use crate::config::DenseTransform;
 use headlong_reader::columns::Bins;
+use headlong_reader::times::TimePart;
 
 /// A whole number of so few different values is a category: hours, days, grades.
 const FEW: u64 = 32;
@@ -15,6 +16,7 @@ const EVEN: f64 = 0.1;
 const HEAVY: f64 = 2.0;
 /// Seconds since 1970, from 2000 to 2040; and thousandths of them.
 const UNIX_SECONDS: (f64, f64) = (946_684_800.0, 2_208_988_800.0);
+const DAY: i64 = 86_400;
 
 /// What a column is, other than the label. `is_whole`: whether every row was looked at.
 pub(super) fn choose(column: &ColumnSummary, is_whole: bool) -> ColumnChoice {
@@ -54,6 +56,7 @@ pub(super) fn choose(column: &ColumnSummary, is_whole: bool) -> ColumnChoice {
         missing_share: column.missing as f64 / rows.max(1) as f64,
         number,
         list_separator: column.list.and_then(|list| list.separator).filter(|_| kind == Kind::List),
+        parts: if kind == Kind::Time { parts(column) } else { Vec::new() },
     }
 }
 
@@ -78,6 +81,7 @@ pub(super) fn of_criteo(column: &ColumnSummary) -> ColumnChoice {
         missing_share: column.missing as f64 / rows.max(1) as f64,
         number,
         list_separator: None,
+        parts: Vec::new(),
     }
 }
 
@@ -114,17 +118,51 @@ fn kind_of(column: &ColumnSummary, is_whole: bool) -> (Kind, String) {
         return ignored(format!("constant: `{}` in every row", column.examples.join("")));
     }
     if column.forms.times * 10 > column.present * 9 {
-        return ignored(format!("dates, such as `{}`: new ones will come", column.examples[0]));
+        return of_times(column, "dates");
     }
     match &column.numbers {
+        Some(numbers) if is_unix_time(column, numbers) => {
+            of_times(column, "seconds since 1970, or thousandths of them")
+        }
+        Some(numbers) if is_date_number(column, numbers) => of_times(column, "dates of 8 digits"),
         Some(numbers) if column.is_whole() => of_whole_numbers(column, numbers),
         Some(_) => (Kind::Dense, "numbers with fractions".to_owned()),
         None => of_words(column, is_whole),
     }
 }
 
+/// Points in time, `what` they are written as: what comes again of them is used.
+fn of_times(column: &ColumnSummary, what: &str) -> (Kind, String) {
+    let such = format!("{what}, such as `{}`: ", column.examples[0]);
+    let names: Vec<&str> = parts(column).into_iter().map(TimePart::name).collect();
+    let reason = match (&names[..], column.times) {
+        ([], None) => "new ones will come; were each written as 2026-11-26, with or without a \
+                       time of day, or left empty, their parts would be used"
+            .to_owned(),
+        ([], Some(_)) => {
+            "new ones will come, and neither an hour nor a weekday comes again here".to_owned()
+        }
+        (names, _) => format!("their {}; the times themselves never come again", names.join(", ")),
+    };
+    let kind = if names.is_empty() { Kind::Ignored } else { Kind::Time };
+    (kind, such + &reason)
+}
+
+/// What comes again of the times of a column: the hour after a day, the weekday after a week.
+fn parts(column: &ColumnSummary) -> Vec<TimePart> {
+    let Some(times) = column.times else { return Vec::new() };
+    let (hours, weekdays) = times.distinct;
+    let hour = times.has_time && hours > 1 && times.span >= DAY;
+    let weekday = weekdays > 1 && times.span >= 7 * DAY;
+    let found = [(hour, TimePart::Hour), (weekday, TimePart::Weekday)];
+    found.into_iter().filter(|(comes_again, _)| *comes_again).map(|(_, part)| part).collect()
+}
+
 fn of_words(column: &ColumnSummary, is_whole: bool) -> (Kind, String) {
     let words = column.forms.words;
+    if let Some(found) = of_commas(column) {
+        return found;
+    }
     if let Some(list) = column.list {
         let separator = list.separator.map_or(' ', char::from);
         let mean = list.mean;
@@ -151,6 +189,29 @@ fn of_words(column: &ColumnSummary, is_whole: bool) -> (Kind, String) {
     (Kind::Categorical, "words".to_owned())
 }
 
+/// Numbers that are written with commas, which are no numbers to the reader.
+fn of_commas(column: &ColumnSummary) -> Option<(Kind, String)> {
+    let forms = &column.forms;
+    let is_every = |count: u64| count == forms.words && 2 * count >= column.present;
+    let (what, advice) = if is_every(forms.grouped) {
+        ("commas between thousands", "1234 in place of 1,234")
+    } else if is_every(forms.decimal_commas) {
+        ("decimal commas", "1.5 in place of 1,5")
+    } else {
+        return None;
+    };
+    let is_unique = column.distinct == column.present && column.present >= 50;
+    let (kind, used) = match is_unique {
+        true => (Kind::Ignored, "left out, being unique"),
+        false => (Kind::Categorical, "taken as words"),
+    };
+    let shown = &column.examples[0];
+    let reason = format!(
+        "numbers with {what}, such as `{shown}`, {used}: to have them as numbers, write {advice}"
+    );
+    Some((kind, reason))
+}
+
 fn of_whole_numbers(column: &ColumnSummary, numbers: &Numbers) -> (Kind, String) {
     let order = column.order.unwrap_or_default();
     let categorical = |reason: &str| (Kind::Categorical, format!("whole numbers, {reason}"));
@@ -162,10 +223,6 @@ fn of_whole_numbers(column: &ColumnSummary, numbers: &Numbers) -> (Kind, String)
         if order.along < CLEAR {
             return (Kind::Ignored, "unique in every row: an id of the row".to_owned());
         }
-    }
-    if is_unix_time(column, numbers) {
-        let reason = "seconds since 1970, or thousandths of them: new ones will come";
-        return (Kind::Ignored, reason.to_owned());
     }
     if column.distinct <= FEW {
         return categorical("few different ones");
@@ -205,6 +262,12 @@ fn is_unix_time(column: &ColumnSummary, numbers: &Numbers) -> bool {
         numbers.minimum >= UNIX_SECONDS.0 * factor && numbers.maximum <= UNIX_SECONDS.1 * factor
     };
     (within(1.0) || within(1000.0)) && (is_called || numbers.is_counter && column.distinct > FEW)
+}
+
+/// Whether every number is a date such as 20261126.
+fn is_date_number(column: &ColumnSummary, numbers: &Numbers) -> bool {
+    let is_of_our_time = numbers.minimum >= 19_000_101.0 && numbers.maximum <= 20_991_231.0;
+    column.is_whole() && is_of_our_time && column.times.is_some()
 }
 
 fn is_called_id(name: &str) -> bool {

@@ -31,7 +31,11 @@ const NAMES: [&str; 19] = [
 ///
 /// # Errors
 /// None, several, or one that is no label; each names `--label`.
-pub(super) fn label_of(columns: &[ColumnSummary], asked: Option<&str>) -> Result<(usize, String)> {
+pub(super) fn label_of(
+    columns: &[ColumnSummary],
+    asked: Option<&str>,
+    ignored: &[String],
+) -> Result<(usize, String)> {
     let refuse = |message: String| Err(Error::config("--label", message));
     if columns.len() < 2 {
         let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
@@ -53,13 +57,24 @@ pub(super) fn label_of(columns: &[ColumnSummary], asked: Option<&str>) -> Result
             None => Ok((at, "asked for by --label".to_owned())),
         };
     }
-    let candidates: Vec<usize> =
-        (0..columns.len()).filter(|&at| fault(&columns[at]).is_none()).collect();
-    let is_named = |at: &usize| NAMES.contains(&columns[*at].name.to_lowercase().as_str());
+    let of_one_class: Vec<usize> =
+        (0..columns.len()).filter(|&at| is_of_one_class(&columns[at])).collect();
+    let candidates: Vec<usize> = (0..columns.len())
+        .filter(|&at| fault(&columns[at]).is_none() && !ignored.contains(&columns[at].name))
+        .collect();
+    let is_named = |at: &usize| is_called_label(&columns[*at].name);
     let named: Vec<usize> = candidates.iter().copied().filter(|at| is_named(at)).collect();
     let names = |places: &[usize]| listed(places.iter().map(|&at| columns[at].name.as_str()));
     match (&named[..], &candidates[..]) {
         (&[only], _) => Ok((only, "the only column of 0 and 1 that is called like one".to_owned())),
+        ([], []) if !of_one_class.is_empty() => refuse(format!(
+            "no column holds both 0 and 1 in the rows looked at, and {} only one of them: a model \
+             learns from both; take more rows, or files in another order",
+            match of_one_class[..] {
+                [only] => format!("{} holds", names(&[only])),
+                ref several => format!("{} hold", names(several)),
+            }
+        )),
         ([], []) => refuse(
             "no column holds only 0 and 1, false and true, or no and yes: make one that does, and \
              name it with --label COL"
@@ -74,6 +89,17 @@ pub(super) fn label_of(columns: &[ColumnSummary], asked: Option<&str>) -> Result
             refuse(format!("{} could each be the label: name one with --label COL", names(several)))
         }
     }
+}
+
+/// Whether a column has the name of a label.
+pub(super) fn is_called_label(name: &str) -> bool {
+    NAMES.contains(&name.to_lowercase().as_str())
+}
+
+/// Whether a column would be a label if it had the other class, too.
+fn is_of_one_class(column: &ColumnSummary) -> bool {
+    let is_label = column.forms.truths == column.present && column.missing == 0;
+    is_label && column.present > 0 && column.distinct == 1 && !column.is_list
 }
 
 /// Why a column is no label.
@@ -94,7 +120,7 @@ fn fault(column: &ColumnSummary) -> Option<String> {
 }
 
 /// Some names, and how many more there are.
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 12;
     let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
     match names.len().checked_sub(MOST) {

@@ -1,6 +1,7 @@
 //! What the fields of one column look like: all that is needed to say what the column is.
 
 use headlong_reader::excerpt::UNIT_SEPARATOR;
+use headlong_reader::times::{Moment, TimePart};
 use std::collections::HashMap;
 
 /// What was seen of a column.
@@ -26,10 +27,14 @@ pub struct ColumnSummary {
     pub numbers: Option<Numbers>,
     /// Where fields are lists.
     pub list: Option<ListValues>,
+    /// Where every field can be read as a point in time.
+    pub times: Option<Times>,
     /// A few different fields, in the order they came.
     pub examples: Vec<String>,
     /// How the label depends on it, where that was looked at.
     pub order: Option<Order>,
+    /// The AUC of it alone, where it tells the label nearly perfectly.
+    pub leak: Option<f64>,
 }
 
 /// How many fields have which form.
@@ -47,6 +52,10 @@ pub struct Forms {
     pub truths: u64,
     /// Anything else.
     pub words: u64,
+    /// Of these, numbers with a decimal comma, `1,5`.
+    pub decimal_commas: u64,
+    /// Of these, numbers with commas between thousands, `1,234` or `1,234.5`.
+    pub grouped: u64,
 }
 
 /// The numbers of a column.
@@ -75,6 +84,17 @@ pub struct Numbers {
     pub unevenness: f64,
     /// Whether each is above the one before, or each below.
     pub is_counter: bool,
+}
+
+/// The points in time of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// Seconds from the first to the last.
+    pub span: i64,
+    /// Whether any has a time of day.
+    pub has_time: bool,
+    /// Different hours and weekdays.
+    pub distinct: (usize, usize),
 }
 
 /// The values of a column of lists.
@@ -145,6 +165,7 @@ impl ColumnSummary {
         if summary.forms.words > 0 {
             summary.list = list_of(fields, &counts);
         }
+        summary.times = Times::of(counts.keys().copied());
         summary
     }
 
@@ -202,11 +223,36 @@ impl ColumnSummary {
     }
 }
 
+impl Times {
+    fn of<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
+        let mut seconds = (i64::MAX, i64::MIN);
+        let (mut hours, mut weekdays, mut has_time) = ([false; 25], [false; 8], false);
+        for field in fields {
+            let moment = Moment::of_text(field)?;
+            seconds = (seconds.0.min(moment.seconds()), seconds.1.max(moment.seconds()));
+            let id = |part| Moment::id(Some(moment), part) as usize;
+            hours[id(TimePart::Hour)] = true;
+            weekdays[id(TimePart::Weekday)] = true;
+            has_time |= moment.has_time();
+        }
+        let count = |seen: &[bool]| seen.iter().filter(|seen| **seen).count();
+        (seconds.0 <= seconds.1).then(|| Self {
+            span: seconds.1 - seconds.0,
+            has_time,
+            distinct: (count(&hours), count(&weekdays)),
+        })
+    }
+}
+
 impl Forms {
     /// Counts a field; the number it is, if it is one.
     fn add(&mut self, field: &[u8]) -> Option<f64> {
         self.truths += u64::from(truth(field).is_some());
         let (form, number) = form(field);
+        if form == Form::Word {
+            self.decimal_commas += u64::from(is_decimal_comma(field));
+            self.grouped += u64::from(is_grouped(field));
+        }
         *match form {
             Form::Integer => &mut self.integers,
             Form::Whole => &mut self.wholes,
@@ -223,12 +269,12 @@ pub fn truth(field: &[u8]) -> Option<bool> {
     headlong_reader::formats::named::label(field).ok().map(|label| label > 0.5)
 }
 
-fn number(field: &[u8]) -> Option<f64> {
+pub(super) fn number(field: &[u8]) -> Option<f64> {
     form(field).1
 }
 
 fn form(field: &[u8]) -> (Form, Option<f64>) {
-    let digits = field.strip_prefix(b"-").unwrap_or(field);
+    let digits = unsigned(field);
     let is_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     // `007` is a word: as a number it would be another.
     let is_padded = digits.len() > 1 && digits[0] == b'0' && digits[1].is_ascii_digit();
@@ -242,6 +288,31 @@ fn form(field: &[u8]) -> (Form, Option<f64>) {
         None if is_time(field) => (Form::Time, None),
         None => (Form::Word, None),
     }
+}
+
+/// `1,5`, `-12,75`
+fn is_decimal_comma(field: &[u8]) -> bool {
+    let mut parts = unsigned(field).split(|byte| *byte == b',');
+    let is_digits = |part: Option<&[u8]>| {
+        part.is_some_and(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit))
+    };
+    is_digits(parts.next()) && is_digits(parts.next()) && parts.next().is_none()
+}
+
+/// `1,234`, `-1,234,567.89`
+fn is_grouped(field: &[u8]) -> bool {
+    let whole = unsigned(field).split(|byte| *byte == b'.').next().unwrap_or_default();
+    let fraction = &unsigned(field)[whole.len()..];
+    let mut groups = whole.split(|byte| *byte == b',');
+    let is_digits = |part: &[u8]| part.iter().all(u8::is_ascii_digit);
+    let is_first = groups.next().is_some_and(|first| matches!(first.len(), 1..=3));
+    let are_threes = whole.contains(&b',') && groups.all(|group| group.len() == 3);
+    let is_fraction = fraction.iter().skip(1).all(u8::is_ascii_digit);
+    is_first && are_threes && is_fraction && whole.split(|byte| *byte == b',').all(is_digits)
+}
+
+fn unsigned(field: &[u8]) -> &[u8] {
+    field.strip_prefix(b"-").unwrap_or(field)
 }
 
 /// Whether a field begins with a date: `2026-11-26`, `2026/11/26`, `26.11.2026`.
@@ -437,9 +508,18 @@ mod tests {
             "20261126",
         ])
         .forms;
-        let expected =
-            Forms { integers: 4, wholes: 1, fractions: 2, times: 2, truths: 2, words: 5 };
+        let expected = Forms {
+            integers: 4,
+            wholes: 1,
+            fractions: 2,
+            times: 2,
+            truths: 2,
+            words: 5,
+            ..Forms::default()
+        };
         assert_eq!(forms, expected);
+        let commas = summary(&["1,5", "-12,345", "1,234,567.8", "1,2,3", "1,23,4", "a,b", ",5"]);
+        assert_eq!((commas.forms.decimal_commas, commas.forms.grouped), (2, 2));
     }
 
     #[test]

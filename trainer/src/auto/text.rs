@@ -116,6 +116,7 @@ fn kind(column: &ColumnChoice) -> &'static str {
         Kind::Dense => "number",
         Kind::Categorical => "categorical",
         Kind::List => "list",
+        Kind::Time => "time",
         Kind::Ignored => "ignored",
     }
 }

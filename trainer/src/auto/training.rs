@@ -64,7 +64,7 @@ pub(super) fn settings(columns: &[ColumnChoice], values: &[u64], facts: &Facts) 
     let mut set = |key, value: Value, reason: String| settings.push(Setting { key, value, reason });
     let dense = columns.iter().filter(|column| column.kind == Kind::Dense).count();
     let ids = columns.iter().filter(|c| matches!(c.kind, Kind::Categorical | Kind::List)).count();
-    // Tables of bins stand behind those of ids.
+    // Tables of parts and of bins come after those of ids.
     let largest = values[..ids].iter().copied().max().unwrap_or(0);
     let shape = if is_small(facts, largest) { SMALL } else { OF_IDS };
     let total: u64 = values.iter().sum();
@@ -245,6 +245,7 @@ mod tests {
                 missing_share: 0.0,
                 number: None,
                 list_separator: None,
+                parts: Vec::new(),
             };
             let found = settings(&[column], &[ids], &facts(rows));
             let of = |key| found.iter().find(|one| one.key == key).map(|one| one.value.clone());

@@ -330,8 +330,7 @@ impl Applied {
         let rows = EvaluationData::open_once(&self.config, files, labelled, self.threads)?;
         let mut reader = Unseen::in_all_of(rows.reader(&self.ids)?);
         let skipped = predict_mean(&self.groups, &mut reader, take);
-        let skipped =
-            skipped.map_err(|error| error.naming_columns(&self.config.data.columns.categorical))?;
+        let skipped = skipped.map_err(|error| error.naming_columns(&self.config.table_names()))?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
             warn(&message);
         }

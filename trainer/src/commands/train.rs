@@ -80,7 +80,7 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
             Err(error) => bridge.abort(error),
         }
     }
-    let outcome = outcome.map_err(|error| error.naming_columns(&config.data.columns.categorical));
+    let outcome = outcome.map_err(|error| error.naming_columns(&config.table_names()));
     match &outcome {
         // The event `done` has said it, with the signal as its reason.
         Err(Error::Interrupted { .. }) | Ok(()) => {}

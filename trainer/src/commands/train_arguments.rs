@@ -11,8 +11,8 @@ use crate::commands::choice;
 use crate::commands::files::CommandFiles;
 use crate::commands::launch::{launch_of_several, launched};
 use crate::config::{
-    BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, HybridMode, Ids, Precision,
-    ScheduleChoice, TransportChoice, keys, preset,
+    BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, FormatChoice, HybridMode, Ids,
+    Precision, ScheduleChoice, TransportChoice, asks_for_auto, former_keys, keys, preset,
 };
 use crate::error::{Error, Result};
 use crate::iteration::job::as_launched;
@@ -20,9 +20,11 @@ use crate::report::LogTarget;
 use crate::report::output::say;
 use crate::run::{dictionary, prepare};
 use crate::system::command_line;
+use crate::system::input::read_text;
 use crate::system::machine::Machine;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use headlong_reader::excerpt::OfText;
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
 use std::path::PathBuf;
@@ -260,17 +262,14 @@ impl TrainArguments {
         registry: &Registry,
         place: &dyn Fn(Config) -> Result<Config>,
     ) -> Result<(Config, TrainOptions)> {
-        let chosen = self.choose()?;
-        let (mut config, origin) = match &chosen {
-            Some(chosen) => (chosen.choices.apply()?, "what --auto has chosen".to_owned()),
-            None => self.base()?,
-        };
+        let (mut config, origin, chosen) = self.begin()?;
         let set = keys_of(&self.set);
         self.settings().iter().try_for_each(|setting| setting.refuse_both(&set))?;
         // What `--set` may say of an optimiser depends on which one it is.
         self.optimizer.iter().try_for_each(|name| config.optimizer.set_both(name))?;
         config.set_all(&self.set)?;
-        if !self.data.is_empty() || set.contains(&"data.train") {
+        chosen.iter().for_each(|chosen| chosen.choices.ignore_others(&mut config));
+        if !self.data.is_empty() || set.contains(&"data.train") || chosen.is_some() {
             // Real data takes the place of the made-up; the rest of the preset stays.
             config.synthetic.enabled = false;
         }
@@ -281,7 +280,11 @@ impl TrainArguments {
         }
         config.resolve_holdout();
         let evaluates = !config.data.valid.is_empty() && !config.eval.every.is_never();
-        if self.auto && !evaluates && self.patience.is_none() && !set_by_hand("eval.patience") {
+        if chosen.is_some()
+            && !evaluates
+            && self.patience.is_none()
+            && !set_by_hand("eval.patience")
+        {
             config.eval.patience = None;
         }
         config.optimizer.resolve()?;
@@ -299,37 +302,84 @@ impl TrainArguments {
         Ok((config, options))
     }
 
-    /// The layer under `--set`: the file, the preset, or the preset that fits what is named.
-    fn base(&self) -> Result<(Config, String)> {
+    /// The layer under `--set`: the file, the preset, the preset that fits what is named, or what
+    /// is chosen from a look at the data, with that.
+    fn begin(&self) -> Result<(Config, String, Option<OfFiles>)> {
         match (&self.config, &self.preset) {
+            _ if self.auto => {
+                let chosen = self.choose(Config::default())?;
+                Ok((chosen.choices.apply()?, "what --auto has chosen".to_owned(), Some(chosen)))
+            }
             (Some(file), _) => {
-                let (config, notes) = Config::from_file_with_notes(file)?;
+                let (config, text) = Config::from_file_with_text(file)?;
                 let origin = file.display().to_string();
                 if launched().is_none_or(|(rank, _)| rank == 0) {
+                    let notes = former_keys(&text);
                     notes.iter().for_each(|gone| say(format!("note: {origin}: {gone}; ignored")));
                 }
-                Ok((config, origin))
+                if !asks_for_auto(&text) {
+                    return Ok((config, origin, None));
+                }
+                let chosen = self.choose(config)?;
+                let mut config = chosen.choices.apply()?;
+                config.take_over(&text)?;
+                Ok((config, format!("{origin}, and what it lets be chosen"), Some(chosen)))
             }
-            (None, Some(name)) => Ok((preset::preset(name)?, format!("preset {name}"))),
+            (None, Some(name)) => Ok((preset::preset(name)?, format!("preset {name}"), None)),
             (None, None) => {
                 let named = !self.data.is_empty() || keys_of(&self.set).contains(&"data.train");
                 let name = if named { preset::DEFAULT_FOR_DATA } else { preset::DEFAULT };
-                Ok((preset::preset(name)?, format!("preset {name} (the default)")))
+                Ok((preset::preset(name)?, format!("preset {name} (the default)"), None))
             }
         }
     }
 
-    /// What `--auto` chooses.
-    fn choose(&self) -> Result<Option<OfFiles>> {
-        let set = keys_of(&self.set);
-        let has_folder = self.checkpoint_dir.is_some() || set.contains(&"checkpoint.dir");
+    /// Whether the configuration is chosen, by `--auto` or because its file asks for that.
+    fn is_chosen(&self) -> bool {
+        // Note: what comes through a pipe is read once.
+        let file = self.config.as_ref().filter(|file| file.is_file());
+        self.auto || file.is_some_and(|file| read_text(file).is_ok_and(|text| asks_for_auto(&text)))
+    }
+
+    /// What is chosen from a look at the data, of which a file has `said` something.
+    fn choose(&self, said: Config) -> Result<OfFiles> {
+        let said = self.said_of_data(said)?;
+        let columns = &said.data.columns;
         let asked = Asked {
-            label: self.label.as_deref(),
-            has_valid: !self.valid.is_empty() || set.contains(&"data.valid"),
-            keeps_models: has_folder && launched().is_none(),
+            label: self.label.as_deref().or(columns.label.as_deref()),
+            ignored: &columns.ignored,
+            text: OfText {
+                separator: columns.separator.map(|separator| separator as u8),
+                skips_bad_rows: said.data.on_bad_row == BadRowPolicy::Skip,
+            },
+            has_valid: !said.data.valid.is_empty(),
+            keeps_models: said.checkpoint.dir.is_some() && launched().is_none(),
             usable_bytes: Machine::detect().usable_bytes(),
         };
-        self.auto.then(|| choose_for(&self.data, self.data_format, &asked)).transpose()
+        let format = match said.data.format {
+            FormatChoice::Auto => None,
+            FormatChoice::Of(format) => Some(format),
+        };
+        let chosen = choose_for(&said.data.train, format, &asked)?;
+        if launched().is_none_or(|(rank, _)| rank == 0) {
+            let warnings = &chosen.choices.warnings;
+            warnings.iter().for_each(|warning| say(format_args!("warning: {warning}")));
+        }
+        Ok(chosen)
+    }
+
+    /// What was said of the data, before it is looked at: by a file, `--set` and flags.
+    fn said_of_data(&self, mut said: Config) -> Result<Config> {
+        let is_before = |key: &str| key.starts_with("data.") || key == "checkpoint.dir";
+        let set = self.set.iter().filter(|argument| {
+            let (key, _) = argument.split_once('=').unwrap_or_default();
+            keys::resolve(key.trim(), "--set").is_ok_and(is_before)
+        });
+        said.set_all(&set.collect::<Vec<_>>())?;
+        let flags = self.settings().into_iter();
+        let flags = flags.filter(|setting| setting.keys.iter().all(|key| is_before(key)));
+        flags.into_iter().try_for_each(|setting| setting.apply(&mut said))?;
+        Ok(said)
     }
 
     /// Pairs that only the effective configuration shows to exclude each other.
@@ -389,8 +439,9 @@ pub fn of_training(arguments: &TrainArguments, config: &Config) -> CommandFiles 
     let makes_dictionary = data.ids == Ids::Dictionary && data.dictionary.is_none();
     // Ranks share what they have counted of the rows, where no checkpoint brings it.
     let counts = config.run.ranks > 1 && !arguments.resume;
-    let makes_output = makes_data || makes_dictionary || counts || arguments.auto;
-    let chosen = arguments.auto.then(|| config.run.output_dir.join(text::FILE_NAME));
+    let is_chosen = arguments.is_chosen();
+    let makes_output = makes_data || makes_dictionary || counts || is_chosen;
+    let chosen = is_chosen.then(|| config.run.output_dir.join(text::FILE_NAME));
     files
         .makes("--checkpoint-dir", &config.checkpoint.dir)
         .makes("--output-dir", makes_output.then_some(&config.run.output_dir))

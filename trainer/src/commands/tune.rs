@@ -22,10 +22,12 @@ mod workers;
 use crate::Registry;
 use crate::auto::Setting;
 use crate::auto::text::of_settings;
+use crate::commands::choice;
 use crate::commands::files::CommandFiles;
 use crate::commands::launch::with_device;
 use crate::commands::train_arguments::{TrainArguments, of_training};
-use crate::config::{Config, DeviceChoice, find};
+use crate::config::validate::quoted;
+use crate::config::{BadRowPolicy, Config, DeviceChoice, find};
 use crate::data::{self, key};
 use crate::error::{Error, Result};
 use crate::report::duration;
@@ -67,6 +69,12 @@ pub struct TuneArguments {
     /// The column to predict, where its name does not tell
     #[arg(long, value_name = "COL", conflicts_with = "config")]
     pub label: Option<String>,
+    /// What a malformed line does: end the search, or be skipped and counted
+    #[arg(long, value_name = "error|skip", value_parser = choice::on_bad_row())]
+    pub on_bad_row: Option<BadRowPolicy>,
+    /// Trials side by side, of one thread each; as many as there are cores by default
+    #[arg(long, value_name = "N", value_parser = crate::config::ranges::threads)]
+    pub threads: Option<usize>,
     /// Override one key of the configuration that trials start from; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -147,7 +155,10 @@ pub fn run(arguments: &TuneArguments, registry: &Registry) -> Result<()> {
         space: &space,
         device,
         seed: arguments.seed,
-        workers: if device == DeviceChoice::Cpu { cores() } else { 1 },
+        workers: match device {
+            DeviceChoice::Cpu => arguments.threads.unwrap_or_else(cores),
+            _ => 1,
+        },
         stop,
         share,
         test,
@@ -198,7 +209,7 @@ fn base(arguments: &TuneArguments, registry: &Registry) -> Result<Config> {
         label: arguments.label.clone(),
         data: arguments.data.clone(),
         valid: arguments.valid.clone(),
-        set: arguments.set.clone(),
+        set: settings(arguments),
         checkpoint_dir: arguments.config.is_none().then(|| PathBuf::from(MODEL)),
         ..TrainArguments::default()
     };
@@ -217,6 +228,12 @@ fn base(arguments: &TuneArguments, registry: &Registry) -> Result<Config> {
         return Err(Error::config("train.steps", message));
     }
     Ok(base)
+}
+
+/// What is set besides: the keys of `--set`, and of flags.
+fn settings(arguments: &TuneArguments) -> Vec<String> {
+    let of_flag = arguments.on_bad_row.map(|policy| format!("data.on_bad_row={}", quoted(&policy)));
+    arguments.set.iter().cloned().chain(of_flag).collect()
 }
 
 /// Everything that decides the results, besides `base`.
@@ -240,12 +257,12 @@ fn asked(
         data,
         valid,
         start,
-        set: arguments.set.clone(),
+        set: settings(arguments),
         seed: arguments.seed,
         minutes: arguments.trials.is_none().then_some(arguments.minutes),
         trials: arguments.trials,
         space,
-        device: crate::config::validate::quoted(&device).trim_matches('"').to_owned(),
+        device: quoted(&device).trim_matches('"').to_owned(),
     })
 }
 

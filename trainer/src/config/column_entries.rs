@@ -1,5 +1,6 @@
-//! What single dense columns have otherwise than `data.dense_transform` says, and which of them
-//! have a table of bins: `[[column]]`, one section for each.
+//! What single dense columns have otherwise than `data.dense_transform` says, which of them have a
+//! table of bins, and which columns are points in time, whose parts have tables: `[[column]]`, one
+//! section for each.
 //!
 //! ```toml
 //! [[column]]
@@ -16,23 +17,28 @@
 //! ```
 
 use super::render::lines_of;
-use super::{Config, DenseTransform, keys};
+use super::{ColumnsConfig, Config, DenseTransform, keys};
 use crate::error::{Error, Result};
 use headlong_reader::columns::{BinnedColumn, Bins, ColumnFunction, DenseColumns, SharedColumns};
+use headlong_reader::times::{TimeColumn, TimePart};
 use serde::{Deserialize, Serialize};
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// The keys of a `[[column]]`.
-pub(super) const COLUMN_KEYS: &[&str] = &["name", "transform", "mean", "scale", "bins", "edges"];
+pub(super) const COLUMN_KEYS: &[&str] =
+    &["name", "transform", "mean", "scale", "bins", "edges", "parts"];
 
-/// What one dense column has otherwise than the others.
+/// What one dense column has otherwise than the others, or what is taken of a column of points in
+/// time.
 ///
-/// `data.num_sparse` counts the tables of bins, too: it grows by them where a file sets columns by
-/// name or leaves it out.
+/// `data.num_sparse` counts the tables of bins and of parts, too: it grows by them where a file
+/// sets columns by name, and by those of bins where it leaves it out.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ColumnEntry {
-    /// Which column: one of `data.columns.dense`, or `I1` for the first where none is named.
+    /// Which column: one of `data.columns.dense`, or `I1` for the first where none is named; with
+    /// `parts` one that has no other place.
     pub name: String,
     /// What is done to its numbers. Unset: `data.dense_transform`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,6 +56,9 @@ pub struct ColumnEntry {
     /// `bins = "edges"`: a number's bin is how many of these are at or below it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub edges: Vec<f64>,
+    /// What of a point in time has a table, each part one: `when.hour` and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<TimePart>,
 }
 
 /// How numbers are cut into bins.
@@ -86,12 +95,42 @@ impl ColumnEntry {
         })
     }
 
+    fn refuse(&self, key: &str, message: impl Display) -> Result<()> {
+        let message = format!("column `{}`: {message}", self.name);
+        Err(Error::config(format!("column.{key}"), message))
+    }
+
+    /// Whether it is of points in time.
+    fn is_time(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Checks a section of points in time.
+    fn validate_parts(&self, columns: &ColumnsConfig) -> Result<()> {
+        if columns.is_empty() {
+            return self.refuse("parts", "they are of columns with names: set data.columns.label");
+        }
+        let twice = self.parts.iter().enumerate();
+        if let Some((_, part)) = twice.clone().find(|(at, part)| self.parts[..*at].contains(part)) {
+            return self.refuse("parts", format!("`{}` is named twice", part.name()));
+        }
+        let bare = Self { name: self.name.clone(), parts: self.parts.clone(), ..Self::default() };
+        if *self != bare {
+            let message = "a column of times has no number: leave transform, mean, scale, bins and \
+                           edges out";
+            return self.refuse("parts", message);
+        }
+        match columns.roles().find(|(_, names)| names.contains(&self.name)) {
+            Some((role, _)) => {
+                self.refuse("parts", format!("it is named in data.columns.{role}, too"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Finite numbers are seen to where all of the configuration are.
     fn validate(&self) -> Result<()> {
-        let refuse = |key: &str, message: String| {
-            let message = format!("column `{}`: {message}", self.name);
-            Err(Error::config(format!("column.{key}"), message))
-        };
+        let refuse = |key: &str, message: String| self.refuse(key, message);
         if self.transform == Some(DenseTransform::FileMinimum) {
             let message = "\"file-minimum\" is of all columns of a file: take another one, or mean \
                            and scale";
@@ -125,6 +164,29 @@ impl Config {
         self.column.iter().filter(|entry| entry.bins.is_some()).count()
     }
 
+    /// Columns of points in time, in the order of their tables, which come after those of
+    /// categorical columns.
+    pub fn times(&self) -> Vec<TimeColumn> {
+        let times = self.column.iter().filter(|entry| entry.is_time());
+        let time = |entry: &ColumnEntry| TimeColumn {
+            name: entry.name.clone(),
+            parts: entry.parts.clone(),
+        };
+        times.map(time).collect()
+    }
+
+    /// Tables of parts of points in time.
+    pub(crate) fn num_parts(&self) -> usize {
+        self.column.iter().map(|entry| entry.parts.len()).sum()
+    }
+
+    /// What tables other than those of bins are of: categorical columns, then parts of times.
+    pub(crate) fn table_names(&self) -> Vec<String> {
+        let times = self.times();
+        let parts = times.iter().flat_map(TimeColumn::table_names);
+        self.data.columns.categorical.iter().cloned().chain(parts).collect()
+    }
+
     /// What dense columns are called.
     pub(crate) fn dense_names(&self) -> Vec<String> {
         match self.data.columns.is_empty() {
@@ -142,7 +204,7 @@ impl Config {
 
     /// What becomes of each dense column, where something is said of single ones.
     pub fn dense_columns(&self) -> SharedColumns {
-        if self.column.is_empty() {
+        if !self.has_dense_entries() {
             return None;
         }
         let (names, transform) = (self.dense_names(), self.data.dense_transform);
@@ -166,11 +228,17 @@ impl Config {
         }))
     }
 
+    fn has_dense_entries(&self) -> bool {
+        !self.column.iter().all(ColumnEntry::is_time)
+    }
+
     /// Checks each entry, and what it says together with the rest.
     pub(super) fn validate_columns(&self) -> Result<()> {
         let names = self.dense_names();
         for (index, entry) in self.column.iter().enumerate() {
-            if !names.contains(&entry.name) {
+            if entry.is_time() {
+                entry.validate_parts(&self.data.columns)?;
+            } else if !names.contains(&entry.name) {
                 let nearest = keys::nearest(&entry.name, names.iter().map(String::as_str));
                 let meant =
                     nearest.map_or(String::new(), |name| format!(": did you mean `{name}`?"));
@@ -183,7 +251,7 @@ impl Config {
             }
             entry.validate()?;
         }
-        if !self.column.is_empty() && self.data.dense_transform == DenseTransform::FileMinimum {
+        if self.has_dense_entries() && self.data.dense_transform == DenseTransform::FileMinimum {
             return Err(Error::contradiction(
                 "data.dense_transform = \"file-minimum\"",
                 "[[column]]",
@@ -195,16 +263,17 @@ impl Config {
 
     fn validate_num_sparse(&self) -> Result<()> {
         let (found, bins) = (self.data.num_sparse, self.num_binned());
-        let categorical = self.data.columns.categorical.len();
+        let (categorical, parts) = (self.data.columns.categorical.len(), self.num_parts());
+        let expected = categorical + parts + bins;
+        let of_parts = if parts > 0 { format!(", {parts} of parts") } else { String::new() };
         let message = match self.data.columns.is_empty() {
-            _ if bins == 0 => return Ok(()),
+            _ if bins + parts == 0 => return Ok(()),
             true if found >= bins => return Ok(()),
             true => format!("expected at least the {bins} tables of bins, found {found}"),
-            false if found == categorical + bins => return Ok(()),
+            false if found == expected => return Ok(()),
             false => format!(
-                "expected {} ({categorical} categorical columns, {bins} tables of bins), found \
-                 {found}",
-                categorical + bins
+                "expected {expected} ({categorical} categorical columns, {bins} tables of \
+                 bins{of_parts}), found {found}"
             ),
         };
         Err(Error::config("data.num_sparse", message))
@@ -265,6 +334,47 @@ mod tests {
             message.contains("expected 2 (1 categorical columns, 1 tables of bins)"),
             "{message}"
         );
+    }
+
+    const TIMES: &str = "[data.columns]\n\
+                         label = \"y\"\n\
+                         dense = [\"age\"]\n\
+                         categorical = [\"city\"]\n\
+                         [[column]]\n\
+                         name = \"age\"\n\
+                         bins = \"ln2\"\n\
+                         [[column]]\n\
+                         name = \"when\"\n\
+                         parts = [\"hour\", \"weekday\"]\n";
+
+    #[test]
+    fn parts_of_times_have_tables_between_categories_and_bins() {
+        let mut config = read(TIMES);
+        config.validate().unwrap();
+        let names: Vec<_> = (0..config.data.num_sparse).map(|at| config.column_name(at)).collect();
+        assert_eq!(
+            names,
+            ["C1 (`city`)", "C2 (`when.hour`)", "C3 (`when.weekday`)", "C4 (`age` bins)"]
+        );
+        assert_eq!(read(&config.to_commented_toml()), config);
+        assert_eq!(config.dense_columns().unwrap().bins.len(), 1);
+        config.column.remove(0);
+        assert_eq!(config.dense_columns(), None);
+        let error = config.validate().unwrap_err().to_string();
+        assert!(error.contains("1 categorical columns, 0 tables of bins, 2 of parts"), "{error}");
+        let message = |text: &str, other: &str| {
+            let config = Config::from_toml(&TIMES.replace(text, other), "a.toml");
+            config.and_then(|config| config.validate()).unwrap_err().to_string()
+        };
+        for (text, other, words) in [
+            ("\"weekday\"", "\"minute\"", "unknown variant `minute`"),
+            ("\"weekday\"", "\"hour\"", "column `when`: `hour` is named twice"),
+            ("\"when\"", "\"city\"", "it is named in data.columns.categorical, too"),
+            ("parts =", "scale = 2\nparts =", "a column of times has no number"),
+        ] {
+            let found = message(text, other);
+            assert!(found.contains(words), "{other}: {found}");
+        }
     }
 
     #[test]

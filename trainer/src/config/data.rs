@@ -41,7 +41,7 @@ settings! {
         pub format: FormatChoice = FormatChoice::Auto,
         /// Dense columns; 0: no bottom network, only the embeddings meet.
         pub num_dense: usize = 13,
-        /// Categorical columns and tables of bins (`[[column]]`), each with a table.
+        /// Categorical columns, parts of times and bins (`[[column]]`), each with a table.
         pub num_sparse: usize = 26,
         /// Ids a sample in each column, 0: any number; empty: what the files say, else
         /// tables.max_ids_per_sample.
@@ -238,14 +238,14 @@ impl ColumnsConfig {
 }
 
 impl Config {
-    /// Takes the numbers of columns from those that are named, tables of bins among them. Without
+    /// Takes the numbers of columns from those that are named, `[[column]]` tables included. Without
     /// dense columns there is no bottom network.
     pub(super) fn resolve_columns(&mut self) {
-        let bins = self.num_binned();
+        let more = self.num_binned() + self.num_parts();
         let data = &mut self.data;
         if !data.columns.is_empty() {
             (data.num_dense, data.num_sparse) =
-                (data.columns.dense.len(), data.columns.categorical.len() + bins);
+                (data.columns.dense.len(), data.columns.categorical.len() + more);
         }
         if data.num_dense == 0 {
             self.model.bottom = vec![self.model.dim];
@@ -287,7 +287,7 @@ impl Config {
     /// What messages call a categorical column: its table, and its name where files have one.
     pub fn column_name(&self, column: usize) -> String {
         let table = format!("C{}", column + 1);
-        match (self.data.columns.categorical.get(column), self.binned_name(column)) {
+        match (self.table_names().get(column), self.binned_name(column)) {
             (Some(name), _) => format!("{table} (`{name}`)"),
             (None, Some(name)) => format!("{table} (`{name}` bins)"),
             (None, None) => table,
@@ -342,7 +342,7 @@ impl Config {
                 "rows are counted as batches are read, and batches on the device are not",
             ));
         }
-        data.columns.validate(self.num_binned() > 0)
+        data.columns.validate(self.num_binned() + self.num_parts() > 0)
     }
 
     fn validate_folds(&self) -> Result<()> {
@@ -384,11 +384,22 @@ impl Config {
 }
 
 impl ColumnsConfig {
-    fn validate(&self, has_bins: bool) -> Result<()> {
+    /// The lists that give a column a place, by their names.
+    pub(crate) fn roles(&self) -> impl Iterator<Item = (&'static str, &[String])> {
+        let roles = [
+            ("label", self.label.as_slice()),
+            ("dense", &self.dense),
+            ("categorical", &self.categorical),
+            ("ignored", &self.ignored),
+        ];
+        roles.into_iter()
+    }
+
+    fn validate(&self, has_others: bool) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
-        if self.categorical.is_empty() && !has_bins {
+        if self.categorical.is_empty() && !has_others {
             let message =
                 "expected at least one column: the model is made of the tables of such columns";
             return Err(Error::config("data.columns.categorical", message));
@@ -407,14 +418,12 @@ impl ColumnsConfig {
                 return Err(Error::config(key, message));
             }
         }
+        let twice = |(at, name): &(usize, &String)| self.carry[..*at].contains(name);
+        if let Some((_, name)) = self.carry.iter().enumerate().find(twice) {
+            return Err(Error::config("data.columns.carry", format!("`{name}` is named twice")));
+        }
         let mut named = Vec::new();
-        let roles = [
-            ("label", self.label.as_slice()),
-            ("dense", &self.dense),
-            ("categorical", &self.categorical),
-            ("ignored", &self.ignored),
-        ];
-        for (role, columns) in roles {
+        for (role, columns) in self.roles() {
             for column in columns {
                 if let Some((_, other)) = named.iter().find(|(name, _)| *name == column) {
                     let message =

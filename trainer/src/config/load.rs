@@ -2,6 +2,7 @@
 
 use super::column_entries::COLUMN_KEYS;
 use super::ranges::expected;
+use super::render::find;
 use super::table_entries::ENTRY_KEYS;
 use super::{Config, keys};
 use crate::error::{Error, Result};
@@ -10,6 +11,9 @@ use serde::Deserialize as _;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
+
+/// The key of a file that asks for the rest to be chosen from a look at the data.
+const AUTO: &str = "auto";
 
 impl Config {
     /// Reads a TOML text over the defaults. `place` names it in errors (a file name).
@@ -31,20 +35,43 @@ impl Config {
         Ok(config)
     }
 
+    /// Takes what `text` sets, a configuration that has been read, and keeps the rest.
+    ///
+    /// # Errors
+    /// Settings of an optimiser that has none such.
+    pub(crate) fn take_over(&mut self, text: &str) -> Result<()> {
+        let table = toml::from_str::<Table>(text).unwrap_or_default();
+        for key in &*keys::KEYS {
+            find(&table, key.path).map_or(Ok(()), |value| self.set(key.path, value.clone()))?;
+        }
+        let of_text = Self::from_toml(text, "--config")?;
+        for entry in of_text.column {
+            match self.column.iter_mut().find(|chosen| chosen.name == entry.name) {
+                Some(chosen) => *chosen = entry,
+                None => self.column.push(entry),
+            }
+        }
+        if !of_text.table.is_empty() {
+            self.table = of_text.table;
+        }
+        self.resolve_columns();
+        self.optimizer.resolve()
+    }
+
     /// Reads a TOML file over the defaults.
     ///
     /// # Errors
     /// As [`Config::from_toml`], and [`Error::Config`] where the file cannot be read.
     pub fn from_file(path: &Path) -> Result<Self> {
-        Self::from_file_with_notes(path).map(|(config, _)| config)
+        Self::from_file_with_text(path).map(|(config, _)| config)
     }
 
-    /// The same, and what there is to say of each of the file's keys that is gone.
-    pub(crate) fn from_file_with_notes(path: &Path) -> Result<(Self, Vec<String>)> {
+    /// The same, and its text.
+    pub(crate) fn from_file_with_text(path: &Path) -> Result<(Self, String)> {
         let text = read_text(path).map_err(|error| {
             Error::config("--config", format!("cannot read {}: {error}", path.display()))
         })?;
-        Ok((Self::from_toml(&text, &path.display().to_string())?, former_keys(&text)))
+        Ok((Self::from_toml(&text, &path.display().to_string())?, text))
     }
 
     /// Applies `--set KEY=VALUE` arguments in order. A value is TOML; what is not TOML is taken as
@@ -135,7 +162,7 @@ fn insert(table: &mut Table, path: &str, value: Value) {
 }
 
 /// What there is to say of each key of `text` that is gone.
-fn former_keys(text: &str) -> Vec<String> {
+pub(crate) fn former_keys(text: &str) -> Vec<String> {
     let table = toml::from_str::<Table>(text).unwrap_or_default();
     keys::FORMER
         .iter()
@@ -145,6 +172,12 @@ fn former_keys(text: &str) -> Vec<String> {
         })
         .map(|(path, reason)| format!("`{path}` is gone: {reason}"))
         .collect()
+}
+
+/// Whether `text` asks for what it does not set to be chosen as `--auto` does.
+pub(crate) fn asks_for_auto(text: &str) -> bool {
+    toml::from_str::<Table>(text)
+        .is_ok_and(|table| table.get(AUTO).and_then(Value::as_bool) == Some(true))
 }
 
 /// Whether `text` says how many tables there are, those of bins among them.
@@ -173,6 +206,13 @@ fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Re
             continue;
         }
         if keys::former(&path).is_some() {
+            continue;
+        }
+        if path == AUTO {
+            if !matches!(value.get_ref(), DeValue::Boolean(_)) {
+                let message = "`auto`: expected true or false".to_owned();
+                return Err(Error::Toml { place: here(), message });
+            }
             continue;
         }
         if !keys::is_known(&path) {

@@ -2,7 +2,7 @@
 
 use super::records::{Place, Records};
 use crate::error::Result;
-use crate::excerpt::{Excerpt, Limits};
+use crate::excerpt::{Excerpt, Limits, OfText};
 use crate::io::{Compression, DataFile, TextFile};
 
 /// A long file is read at so many places.
@@ -13,7 +13,7 @@ const PLACES: u64 = 5;
 pub(crate) fn read_some(
     path: &DataFile,
     names: &[String],
-    (separator, has_header): (u8, bool),
+    (text, has_header): (OfText, bool),
     limits: Limits,
     excerpt: &mut Excerpt,
 ) -> Result<()> {
@@ -23,7 +23,9 @@ pub(crate) fn read_some(
     // A row is at least as long as its separators; so this is no long file.
     let is_short = stored <= limits.bytes as u64 && stored / names.len() as u64 <= limits.rows;
     let parts = if is_plain && !is_short { PLACES } else { 1 };
-    let mut some = Some { places: &places, limits: limits.divided(parts as usize), excerpt };
+    let separator = text.separator.unwrap_or(b',');
+    let (limits, skips) = (limits.divided(parts as usize), text.skips_bad_rows);
+    let mut some = Some { places: &places, limits, skips, excerpt };
     let (mut rows, mut bytes, mut is_whole) = (0, 0, true);
     for part in 0..parts {
         // The record that lies across a border, or begins there, belongs to the part before it.
@@ -53,6 +55,8 @@ pub(crate) fn read_some(
 struct Some<'a> {
     places: &'a [usize],
     limits: Limits,
+    /// Whether records of another length are passed over, wherever they are.
+    skips: bool,
     excerpt: &'a mut Excerpt,
 }
 
@@ -75,7 +79,7 @@ impl Some<'_> {
             }
             let (expected, found) = (self.places.len(), records.len());
             if expected != found {
-                if has_jumped {
+                if has_jumped || self.skips {
                     continue;
                 }
                 let message = format!("expected {expected} fields as in the header, found {found}");

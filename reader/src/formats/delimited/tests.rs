@@ -19,6 +19,7 @@ fn columns(dense: &[&str], sparse: &[(&str, Hotness)], ignored: &[&str]) -> Name
             .map(|&(name, hotness)| SparseColumn { name: name.to_owned(), hotness })
             .collect(),
         dense_columns: None,
+        times: Vec::new(),
         separator: None,
         list_separator: b'|',
         ignored: ignored.iter().map(|&name| name.to_owned()).collect(),

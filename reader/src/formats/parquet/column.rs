@@ -6,6 +6,7 @@ use ::parquet::data_type::{ByteArray, DataType};
 use ::parquet::errors::ParquetError;
 use ::parquet::schema::types::ColumnDescriptor;
 
+use super::clock::Clock;
 use crate::columns::DenseColumns;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::excerpt::UNIT_SEPARATOR;
@@ -15,6 +16,7 @@ use crate::formats::named::{
 };
 use crate::hashing::MISSING_ID;
 use crate::samples::{DenseValues, Hotness, IdBags, Samples};
+use crate::times::{self, Moment};
 
 pub(super) fn skip(reader: &mut ColumnReader, rows: usize) -> Result<usize, ParquetError> {
     match reader {
@@ -36,6 +38,8 @@ pub(super) struct Column {
     most_defined: i16,
     /// From this level on there is an element of a list.
     element_from: i16,
+    /// Where the integers are points in time.
+    clock: Option<Clock>,
 }
 
 enum Values {
@@ -94,7 +98,8 @@ impl Column {
         let most_defined = leaf.max_def_level();
         let (defined, repeated) = levels;
         let element_from = most_defined - i16::from(leaf.self_type().is_optional());
-        Ok(Self { values, defined, repeated, most_defined, element_from })
+        let clock = Clock::of(leaf);
+        Ok(Self { values, defined, repeated, most_defined, element_from, clock })
     }
 
     /// Puts the values where `role` says; the error is the row and what is wrong there.
@@ -154,6 +159,10 @@ impl Column {
                     push_ids(text.trim_ascii(), hotness, columns.list_separator, bags)
                 })
             }
+            Role::Time(column) => single(&mut |_, value| {
+                columns.push_parts(column, self.moment(value)?, samples);
+                Ok(())
+            }),
             Role::Sparse(column) => {
                 self.put_lists(columns.sparse[column].hotness, &mut samples.sparse[column])
             }
@@ -280,6 +289,19 @@ impl Column {
         found.map(Some).ok_or_else(|| ("a number", self.shown(value)))
     }
 
+    /// The point in time of a row; none where it is missing.
+    fn moment(&self, value: Option<usize>) -> Result<Option<Moment>, Fault> {
+        let Some(index) = value.filter(|value| !self.is_missing(*value)) else { return Ok(None) };
+        let found = match (&self.values, self.clock) {
+            (Values::Integers(counts, _), Some(clock)) => clock.moment(counts[index]),
+            (Values::Integers(numbers, _), None) => Moment::of_integer(numbers[index]),
+            (Values::Doubles(numbers), _) => Moment::of_integer(numbers[index] as i64),
+            (Values::Words(words), _) => Moment::of_text(words[index].data().trim_ascii()),
+            _ => None,
+        };
+        found.map(Some).ok_or_else(|| (times::EXPECTED, self.shown(value)))
+    }
+
     fn double(&self, index: usize) -> Option<f64> {
         match &self.values {
             Values::Integers(values, true) => Some(values[index] as u64 as f64),
@@ -300,6 +322,10 @@ impl Column {
 
     fn is_blank(&self, index: usize) -> bool {
         matches!(&self.values, Values::Words(words) if words[index].data().trim_ascii().is_empty())
+    }
+
+    fn is_missing(&self, index: usize) -> bool {
+        self.is_blank(index) || self.double(index).is_some_and(f64::is_nan)
     }
 
     /// Nothing but blanks is a missing value, as it is in text.
@@ -334,6 +360,10 @@ impl Column {
     fn shown(&self, value: Option<usize>) -> String {
         let Some(index) = value else { return "nothing".to_owned() };
         match &self.values {
+            Values::Integers(values, _) if self.clock.is_some() => {
+                let moment = self.clock.and_then(|clock| clock.moment(values[index]));
+                moment.map_or_else(|| values[index].to_string(), |moment| moment.to_string())
+            }
             Values::Bools(values) => values[index].to_string(),
             Values::Integers(values, true) => (values[index] as u64).to_string(),
             Values::Integers(values, false) => values[index].to_string(),

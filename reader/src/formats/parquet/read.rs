@@ -11,6 +11,7 @@ use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::ParquetMetaData;
 use ::parquet::schema::types::ColumnDescriptor;
 
+use super::clock::Clock;
 use super::column::{Column, skip};
 use super::contained::contained;
 use super::{SCHEMA_KEY, pages};
@@ -175,6 +176,7 @@ fn own_columns(path: &Path, opened: &Opened) -> Result<Option<NamedColumns>> {
         dense_reading,
         dense_columns: None,
         sparse: schema.sparse,
+        times: Vec::new(),
         separator: None,
         list_separator: b'|',
         ignored: Vec::new(),
@@ -209,10 +211,7 @@ impl OneFile {
     fn new(path: &Path, opened: Opened, columns: &NamedColumns) -> Result<Self> {
         let header = opened.names();
         for (leaf, name) in opened.leaves().iter().zip(&header) {
-            let is_used = columns.sparse.iter().any(|column| column.name == *name)
-                || columns.dense.contains(name)
-                || columns.label.as_ref() == Some(name);
-            if is_used
+            if columns.uses(name)
                 && leaf.path().parts().len() > 1
                 && header.iter().filter(|other| *other == name).count() > 1
             {
@@ -228,9 +227,10 @@ impl OneFile {
             let single = match role {
                 Role::Ignored => continue,
                 Role::Sparse(column) => columns.sparse[*column].hotness == Hotness::Fixed(1),
-                Role::Label | Role::Dense(_) => true,
+                Role::Label | Role::Dense(_) | Role::Time(_) => true,
             };
-            if let Some((found, help)) = refused_type(leaf) {
+            let is_time = matches!(role, Role::Time(_)) && Clock::of(leaf).is_some();
+            if let Some((found, help)) = refused_type(leaf).filter(|_| !is_time) {
                 let message = format!(
                     "column `{name}`: expected numbers, truth values or words, found {found}; \
                      {help}, or leave the column out"

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use ::parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use ::parquet::column::writer::ColumnWriter;
-use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use ::parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type,
+};
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
@@ -21,6 +23,7 @@ use crate::formats::named::{DenseReading, NamedColumns, id_of_text};
 use crate::formats::{Sink, Source};
 use crate::hashing::{MISSING_ID, fmix64};
 use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples, SparseColumn};
+use crate::times::{TimeColumn, TimePart};
 use crate::{DenseTransform, Result};
 
 const HOTNESS: [Hotness; 3] = [Hotness::Fixed(1), Hotness::Varying, Hotness::Fixed(4)];
@@ -116,6 +119,7 @@ fn columns(hotness: &[Hotness], reading: DenseReading) -> NamedColumns {
             .map(|(index, &hotness)| SparseColumn { name: format!("C{}", index + 1), hotness })
             .collect(),
         dense_columns: None,
+        times: Vec::new(),
         separator: None,
         list_separator: b'|',
         ignored: Vec::new(),
@@ -234,6 +238,7 @@ fn foreign_columns() -> NamedColumns {
             .map(|(name, hotness)| SparseColumn { name: name.to_owned(), hotness })
             .to_vec(),
         dense_columns: None,
+        times: Vec::new(),
         separator: None,
         list_separator: b'|',
         ignored: Vec::new(),
@@ -362,6 +367,54 @@ fn dates_times_and_decimals_are_refused_by_name() {
         }
         open(&NamedColumns { sparse: Vec::new(), ..columns("") }).unwrap();
     }
+}
+
+/// 2024-03-07 13:05:22 as writers of files count it, and a gap.
+#[test]
+fn times_of_every_type_have_the_same_parts() {
+    const SECONDS: i64 = 1_709_816_722;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let table = "message m { optional int64 ns (TIMESTAMP(NANOS,true));
+        optional int64 ms (TIMESTAMP_MILLIS); optional int32 day (DATE); optional int64 s;
+        optional double float; optional binary text (UTF8); }";
+    let write = |text: &str| {
+        write_foreign(&path, table, Compression::UNCOMPRESSED, |group| {
+            let gap = Some(&[0, 1][..]);
+            put::<Int64Type>(group, &[SECONDS * 1_000_000_000 + 999_999_999], gap);
+            put::<Int64Type>(group, &[SECONDS * 1000], gap);
+            put::<Int32Type>(group, &[(SECONDS / 86_400) as i32], gap);
+            put::<Int64Type>(group, &[SECONDS], gap);
+            put::<DoubleType>(group, &[f64::NAN, SECONDS as f64], Some(&[1, 1]));
+            put::<ByteArrayType>(group, &[ByteArray::from(text)], gap);
+        });
+    };
+    write("2024-03-07T13:05:22Z");
+    let times = ["ns", "ms", "day", "s", "float", "text"];
+    let of_times = |name: &str| TimeColumn {
+        name: name.to_owned(),
+        parts: vec![TimePart::Weekday, TimePart::Hour],
+    };
+    let columns = NamedColumns {
+        label: None,
+        dense: Vec::new(),
+        sparse: Vec::new(),
+        times: times.map(of_times).to_vec(),
+        ..foreign_columns()
+    };
+    let paths = [path.clone()];
+    let found = read(&paths, Some(&columns), whole(2)).unwrap();
+    let ids: Vec<_> = found.sparse.iter().map(|bags| &bags.ids[..]).collect();
+    let (weekday, hour) = (&[0, 4][..], &[0, 14][..]);
+    let mut expected = [weekday, hour].repeat(6);
+    expected[5] = &[0, 0];
+    assert_eq!(ids, expected);
+    assert_eq!(columns.schema(false).sparse[1].name, "ns.hour");
+    write("7 March");
+    let message = read(&paths, Some(&columns), whole(2)).unwrap_err().to_string();
+    let words = "row 1, column `text`: expected a time such as 2024-03-07 13:05:22, or whole \
+                 seconds since 1970, found \"7 March\"";
+    assert!(message.contains(words), "{message}");
 }
 
 #[test]
