@@ -6,6 +6,7 @@
 //! | a dense column, by its name (`I1` … in Criteo's text) | f64 `[samples]` | NaN is a missing value |
 //! | a categorical column (`C1` …) | i64 `[samples]` | ids as the reader has them, 2³² is a missing value |
 //! | a column of lists | i64 `[samples, most]` | filled up with -1 |
+//! | a part of a time (`seen_at.hour`) | i64 `[samples]` | its id, 0 is a missing value |
 //!
 //! Outputs are `probability` and `logit`, f32 `[samples]`. Everything is computed in f32, except
 //! transforms of numbers and means of probabilities, which are in f64 as here.

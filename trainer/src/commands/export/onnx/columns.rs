@@ -172,13 +172,12 @@ fn bin_by_logarithm(graph: &mut Graph, value: &str) -> String {
 
 /// The ids of a column, and where they are a list, the mask of what fills it up.
 fn input_ids(graph: &mut Graph, config: &Config, column: usize) -> (String, Option<String>) {
-    let columns = &config.data.columns;
-    let name = columns.categorical.get(column);
-    let is_list = match name {
-        Some(name) => columns.lists.contains(name),
+    let name = config.table_names().into_iter().nth(column);
+    let is_list = match &name {
+        Some(name) => config.data.columns.lists.contains(name),
         None => config.max_ids_per_sample(column) > 1,
     };
-    let name = name.cloned().unwrap_or_else(|| format!("C{}", column + 1));
+    let name = name.unwrap_or_else(|| format!("C{}", column + 1));
     if !is_list {
         return (graph.input(&name, Elem::I64, &[SAMPLES]), None);
     }
