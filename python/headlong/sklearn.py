@@ -6,6 +6,7 @@ from typing import Any, Mapping
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from .frames import frame, of_matrix
@@ -53,14 +54,15 @@ class DLRMClassifier(ClassifierMixin, BaseEstimator):
         """Trains on rows and their classes, of which there have to be two."""
         if y is None:
             raise ValueError("DLRMClassifier requires y to be passed, but the target y is None")
+        rows = self._rows(X, is_new=True)
         y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
         self.classes_, of_row = np.unique(y, return_inverse=True)
         if len(self.classes_) != 2:
             raise ValueError(
                 f"Only binary classification is supported. Expected two classes in y, found "
                 f"{len(self.classes_)} class{'' if len(self.classes_) == 1 else 'es'}"
             )
-        rows = self._rows(X, is_new=True)
         if len(rows) != len(y):
             raise ValueError(
                 f"Found input variables with inconsistent numbers of samples: {len(rows)} rows of "
@@ -88,7 +90,9 @@ class DLRMClassifier(ClassifierMixin, BaseEstimator):
 
     def _rows(self, X: Any, is_new: bool = False) -> Any:
         """The rows of ``X``; fitting learns their columns, which others must have, too."""
-        is_frame = hasattr(X, "__arrow_c_stream__") or isinstance(X, dict)
+        # Some sparse arrays are dictionaries.
+        is_dictionary = isinstance(X, dict) and not hasattr(X, "toarray")
+        is_frame = hasattr(X, "__arrow_c_stream__") or is_dictionary
         rows = frame(X) if is_frame else of_matrix(_matrix(X))
         names = np.asarray(rows.names, dtype=object)
         if is_new:
@@ -120,7 +124,7 @@ def _matrix(X: Any) -> "np.ndarray[Any, Any]":
         raise TypeError("sparse data is not supported: use X.toarray(), or a data frame")
     matrix = np.asarray(X)
     if matrix.ndim != 2:
-        raise ValueError(f"Expected 2D array, got {matrix.ndim}D array instead: reshape your data")
+        raise ValueError(f"Expected 2D array, got {matrix.ndim}D array instead. Reshape your data")
     if np.iscomplexobj(matrix):
         raise ValueError("Complex data not supported")
     if 0 in matrix.shape:

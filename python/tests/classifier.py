@@ -6,6 +6,7 @@ import unittest
 import numpy
 import pandas
 import polars
+import scipy.sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
@@ -62,5 +63,7 @@ class Classifier(unittest.TestCase):
         for classes in (["a"] * 3000, ["a", "b", "c"] * 1000):
             with self.assertRaisesRegex(ValueError, "binary classification"):
                 DLRMClassifier(**QUICK).fit(X, classes)
+        with self.assertRaisesRegex(TypeError, "sparse"):
+            DLRMClassifier(**QUICK).fit(scipy.sparse.dok_matrix((3000, 2)), Y)
         with self.assertRaisesRegex(ValueError, "inconsistent"):
             DLRMClassifier(**QUICK).fit(X, Y[1:])
