@@ -9,6 +9,7 @@ use crate::disk::DiskOptions;
 use crate::error::{ReaderError, Result, invalid, refuse};
 use crate::formats::by_column::IntegersSource;
 use crate::formats::delimited::{self, DelimitedSink, DelimitedSource};
+use crate::formats::frame::FrameSource;
 use crate::formats::headlong::{Header, HeadlongSink, HeadlongSource};
 use crate::formats::named::{DenseReading, NamedColumns, Others};
 use crate::formats::npy::{self, NpySink};
@@ -115,6 +116,9 @@ pub(crate) fn too_late(done: DenseTransform, names: &str) -> ReaderError {
 
 fn open_any(format: Format, files: &[DataFile], described: &Described) -> Result<Box<dyn Source>> {
     match format {
+        _ if files.iter().any(|file| file.frame().is_some()) => {
+            return Ok(Box::new(FrameSource::open(files, described)?));
+        }
         Format::Csv => {
             return Ok(Box::new(DelimitedSource::open(
                 files,
@@ -370,6 +374,9 @@ pub fn is_folder_or_stem(path: &Path) -> bool {
 /// Those of opening and reading; [`ReaderError::Format`] for records, which say nothing of
 /// themselves, and for text that is neither ASCII nor UTF-8.
 pub fn detect(file: &DataFile) -> Result<Format> {
+    if file.frame().is_some() {
+        return Ok(Format::Parquet);
+    }
     let path = file.path();
     if path.is_dir() {
         return Ok(Format::Split);

@@ -3,7 +3,7 @@
 
 use crate::criteo::detect::has_label;
 use crate::error::{ReaderError, Result, invalid};
-use crate::formats::{Format, delimited, names_of, parquet};
+use crate::formats::{Format, delimited, frame, names_of, parquet};
 use crate::io::DataFile;
 use crate::schema::Schema;
 
@@ -157,6 +157,10 @@ pub fn excerpt(
     let limits = limits.divided(files.len());
     let mut excerpt = Excerpt::default();
     for file in files {
+        if let Some(rows) = file.frame() {
+            frame::read_some(file, &**rows, limits, &mut excerpt)?;
+            continue;
+        }
         match format {
             Format::Csv => {
                 let (names, separator) = delimited::header(file, text.separator)?;

@@ -8,6 +8,7 @@
 //! | `npy` | TorchRec's `day_N_{dense,sparse,labels}.npy`, `…_sparse_multi_hot.npz` | [`npy`] |
 //! | `split` | NVIDIA's file for each column, with its feature specification | [`split`] |
 //! | `parquet` | columns by name, of numbers, words and lists | [`parquet`] |
+//! | – | the same in memory, such as a data frame | [`mod@frame`] |
 //! | `csv` | delimited text with a header | [`delimited`] |
 //! | `criteo` | tab-separated text, compressed or not | [`crate::criteo`] |
 //!
@@ -17,6 +18,7 @@
 pub mod by_column;
 pub mod carried;
 pub mod delimited;
+pub mod frame;
 pub mod headlong;
 pub mod memory;
 pub mod named;

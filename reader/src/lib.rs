@@ -49,6 +49,7 @@ mod error;
 pub mod excerpt;
 pub mod format_reader;
 pub mod formats;
+pub mod frame;
 pub mod hashing;
 mod history;
 mod identity;

@@ -2,6 +2,7 @@
 //! ([`cli`]) that chooses one.
 
 pub mod bench;
+pub mod called;
 pub mod checkpoint;
 mod choice;
 pub mod cli;

@@ -22,11 +22,15 @@ pub use json_log::{JsonLog, LogTarget};
 
 use crate::error::{Error, Result, chain};
 use serde_json::{Map, Value, json};
-use std::io::Write as _;
+use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The bar's facts are renewed at most this often.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
+
+/// Gets what is written, a line at a time.
+pub type Listen = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
 #[derive(Debug)]
 pub struct Reporter {
@@ -69,6 +73,15 @@ impl Reporter {
             first_fraction: None,
             fraction: 0.0,
         }
+    }
+
+    /// A reporter to a program that has called for the run: every line of the log as it comes, and
+    /// the bar where it is asked for.
+    pub fn to_caller(listen: &Listen, shows_bar: bool) -> Self {
+        let out = Box::new(Listener(Arc::clone(listen)));
+        let log = JsonLog::new(out, "the caller".into(), Instant::now());
+        let bar = shows_bar.then(Bar::on_terminal).flatten();
+        Self { bar, ..Self::quiet(Some(log)) }
     }
 
     /// Seconds since the reporter was made: the log's `time_s`.
@@ -260,6 +273,20 @@ impl Reporter {
     ) -> Result<()> {
         fields.insert("message".to_owned(), message.into());
         self.log_event(event, &fields)
+    }
+}
+
+/// Hands on what is written.
+struct Listener(Listen);
+
+impl Write for Listener {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        (self.0)(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod device_steps;
 mod own_table;
+mod python;
 mod runner;
 mod steps;
 

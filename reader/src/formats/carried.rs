@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::Format;
 use super::delimited::{self, CarriedText};
+use super::frame::{self, CarriedFrame};
 use super::parquet::{self, CarriedParquet};
 use crate::convert::Described;
 use crate::error::{ReaderError, Result, refuse};
@@ -22,6 +23,7 @@ pub struct Carried {
 enum Open {
     Text(Box<CarriedText>),
     Parquet(Box<CarriedParquet>),
+    Frame(CarriedFrame),
 }
 
 impl Carried {
@@ -58,13 +60,15 @@ impl Carried {
                 None => false,
                 Some(Open::Text(text)) => text.next(row)?,
                 Some(Open::Parquet(rows)) => rows.next(row)?,
+                Some(Open::Frame(rows)) => rows.next(row),
             };
             if more {
                 return Ok(true);
             }
             let Some(file) = self.files.pop_front() else { return Ok(false) };
-            self.open = Some(match self.format {
-                Format::Parquet => {
+            self.open = Some(match (self.format, file.frame()) {
+                (_, Some(frame)) => Open::Frame(CarriedFrame::open(&file, frame, &self.names)?),
+                (Format::Parquet, None) => {
                     Open::Parquet(Box::new(CarriedParquet::open(&file, &self.names)?))
                 }
                 _ => {
@@ -81,6 +85,9 @@ impl Carried {
 /// # Errors
 /// Those of opening.
 pub fn names_of(format: Format, file: &DataFile, described: &Described) -> Result<Vec<String>> {
+    if let Some(frame) = file.frame() {
+        return Ok(frame::names_of(&**frame));
+    }
     match format {
         _ if file.is_stream() => Ok(Vec::new()),
         Format::Csv => {

@@ -17,6 +17,7 @@ mod thrift;
 mod write;
 
 pub(in crate::formats) use carried::{CarriedParquet, names_of};
+pub(in crate::formats) use column::Column;
 pub(crate) use excerpt::read_some;
 pub use read::{ParquetSource, is_parquet};
 pub use write::ParquetSink;

@@ -1,5 +1,5 @@
 //! A file of data as it was named: a regular file, which may be opened any number of times, or a
-//! pipe, which is opened once.
+//! pipe, which is opened once. Or rows in memory, which have a name and no file.
 //!
 //! What a pipe has given cannot be read again. Code that needs only the beginning (to detect
 //! compression, format or a label column) reads through [`DataFile::look`], which consumes nothing:
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{ReaderError, Result};
+use crate::frame::Frame;
 
 const STANDARD_INPUT: &str = "-";
 /// Most bytes of a pipe that are looked at.
@@ -33,6 +34,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Default)]
 pub struct DataFile {
     path: PathBuf,
+    frame: Option<Arc<dyn Frame>>,
     stream: Arc<Mutex<Stream>>,
     found: Arc<Mutex<Option<Found>>>,
 }
@@ -53,6 +55,16 @@ enum Stream {
 }
 
 impl DataFile {
+    /// Rows in memory; `name` is what messages call them.
+    pub fn of_frame(name: &str, frame: Arc<dyn Frame>) -> Self {
+        Self { frame: Some(frame), ..Self::from(name) }
+    }
+
+    /// The rows in memory that it is, where it is no file.
+    pub fn frame(&self) -> Option<&Arc<dyn Frame>> {
+        self.frame.as_ref()
+    }
+
     /// The path, as it was given.
     pub fn path(&self) -> &Path {
         &self.path
@@ -75,6 +87,9 @@ impl DataFile {
     /// Whether it can be read once only: a pipe or a device, or what another program has left of a
     /// file on standard input. What is not there is none.
     pub fn is_stream(&self) -> bool {
+        if self.frame.is_some() {
+            return false;
+        }
         let metadata = std::fs::metadata(self.system_path());
         metadata.is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) || self.is_rest()
     }
@@ -90,6 +105,9 @@ impl DataFile {
 
     /// Its size in bytes, as stored; 0 of a pipe.
     pub fn stored_bytes(&self) -> Result<u64> {
+        if let Some(frame) = &self.frame {
+            return Ok(frame.bytes());
+        }
         let metadata =
             std::fs::metadata(self.system_path()).map_err(|source| self.open_error(source))?;
         Ok(if metadata.is_file() && !self.is_rest() { metadata.len() } else { 0 })

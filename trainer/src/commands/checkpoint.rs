@@ -124,14 +124,12 @@ pub enum Which {
 /// `which` says so. A note says where the best is not the newest.
 pub fn open_one_of(flag: &str, directory: &Path, which: Which) -> Result<Checkpoint> {
     let newest = open(flag, directory)?;
-    if which == Which::Newest || newest.path() == directory {
+    if which == Which::Newest {
         return Ok(newest);
     }
-    let metric = config_of(&newest)?.eval.metric;
-    let found = checkpoint::best(directory, metric);
-    let help = "the best checkpoint cannot be found; --which newest takes the last";
-    let Some(best) = found.map_err(Error::failed(help))? else { return Ok(newest) };
-    let [step, last] = [&best, &newest].map(|one| one.manifest().state.step);
+    let last = newest.manifest().state.step;
+    let best = best_of(newest, directory)?;
+    let step = best.manifest().state.step;
     if step != last {
         say(format_args!(
             "checkpoint of step {}, the best evaluation; --which newest: step {}",
@@ -140,6 +138,37 @@ pub fn open_one_of(flag: &str, directory: &Path, which: Which) -> Result<Checkpo
         ));
     }
     Ok(best)
+}
+
+/// The best evaluated checkpoint of a directory, where one was evaluated and the directory is not
+/// itself the `newest`.
+fn best_of(newest: Checkpoint, directory: &Path) -> Result<Checkpoint> {
+    if newest.path() == directory {
+        return Ok(newest);
+    }
+    let metric = config_of(&newest)?.eval.metric;
+    let found = checkpoint::best(directory, metric);
+    let help = "the best checkpoint cannot be found; --which newest takes the last";
+    Ok(found.map_err(Error::failed(help))?.unwrap_or(newest))
+}
+
+/// The best checkpoint of each model of `directory`, without a word; of an ensemble that was
+/// stopped, those of models that were trained to their end, or else of the first.
+///
+/// # Errors
+/// As [`open_one_of`].
+pub(crate) fn open_finished(flag: &str, directory: &Path) -> Result<Vec<Checkpoint>> {
+    let members = members(directory);
+    let is_finished = |member: &&PathBuf| {
+        let newest = checkpoint::open(member);
+        newest.is_ok_and(|newest| newest.manifest().state.finished.is_some())
+    };
+    let mut finished: Vec<&Path> =
+        members.iter().filter(is_finished).map(PathBuf::as_path).collect();
+    if finished.is_empty() {
+        finished.push(members.first().map_or(directory, PathBuf::as_path));
+    }
+    finished.into_iter().map(|folder| best_of(open(flag, folder)?, folder)).collect()
 }
 
 /// The checkpoints of all models of an ensemble, or that of a single model.

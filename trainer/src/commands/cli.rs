@@ -5,7 +5,7 @@ mod completions;
 mod dispatch;
 mod outputs;
 
-pub use dispatch::main_with;
+pub use dispatch::{main_called, main_with};
 
 use crate::commands::bench::collectives::arguments::CollectiveArguments;
 use crate::commands::bench::embedding::EmbeddingArguments;

@@ -19,7 +19,7 @@ use crate::config::{
 use crate::data::{self, EvaluationData};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::RankGroup;
-use crate::metrics::{EvalMetrics, Scores};
+use crate::metrics::{EvalMetrics, Scores, probability};
 use crate::plan::{Facts, Plan, advice};
 use crate::report::{self, Eval, count, lines};
 use crate::run::dictionary::RunDictionary;
@@ -28,7 +28,7 @@ use crate::system::machine::Machine;
 use headlong_reader::IdMapper;
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::ErrorKind;
 use std::time::Instant;
 
@@ -54,6 +54,14 @@ struct How {
     /// What a malformed line does
     #[arg(long, value_name = "error|skip", value_parser = choice::on_bad_row())]
     on_bad_row: Option<BadRowPolicy>,
+}
+
+impl How {
+    fn on(device: DeviceChoice, threads: Option<usize>) -> Self {
+        let which = Which::Best;
+        let (data_format, batch_size, on_bad_row) = (None, None, None);
+        Self { which, data_format, batch_size, device, threads, on_bad_row }
+    }
 }
 
 /// Arguments of `headlong predict`.
@@ -104,8 +112,13 @@ pub struct EvalArguments {
 
 /// Evaluates a checkpoint on labelled files and prints the metrics.
 pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
-    let mut applied =
-        Applied::named(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
+    let applied = Applied::named(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
+    let (text, document) = evaluated(applied, arguments)?;
+    output::answer(&arguments.json, &text, &document)
+}
+
+/// The metrics of labelled files, as text and as a document.
+fn evaluated(mut applied: Applied, arguments: &EvalArguments) -> Result<(String, Value)> {
     for file in &arguments.data {
         if !data::is_labelled(&applied.config, file)? {
             let message = format!("{} has no labels; `headlong predict` takes such files", file);
@@ -136,7 +149,7 @@ pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
         text += &more;
         fields.into_iter().for_each(|(name, value)| document[name] = value);
     }
-    output::answer(&arguments.json, &text, &document)
+    Ok((text, document))
 }
 
 /// Writes the click probability of every row.
@@ -195,20 +208,55 @@ fn warn(message: &str) {
     lines::to_stderr(&lines::warning(message, lines::width(std::io::stderr())));
 }
 
+/// The metrics of labelled `data` by the models in a folder of checkpoints, as `eval --json` has
+/// them.
+///
+/// # Errors
+/// As those of `headlong eval`.
+pub fn metrics_of(folder: &Path, data: Vec<DataFile>, registry: &Registry) -> Result<Value> {
+    let how = How::on(DeviceChoice::Cpu, None);
+    let applied = Applied::finished(folder, &data, &how, registry)?;
+    let checkpoint = folder.to_owned();
+    let (by, group, json) = (Vec::new(), None, JsonOutput::default());
+    let arguments = EvalArguments { checkpoint, data, by, group, how, json };
+    evaluated(applied, &arguments).map(|(_, document)| document)
+}
+
+/// How many models a folder of checkpoints has that [`probabilities_of`] takes the mean of.
+///
+/// # Errors
+/// A folder that has none.
+pub fn models_in(folder: &Path) -> Result<usize> {
+    checkpoint_command::open_finished("dir", folder).map(|found| found.len())
+}
+
+/// The click probability of every row of `data`, labelled or not, by the models in a folder of
+/// checkpoints.
+///
+/// # Errors
+/// As those of `headlong predict`.
+pub fn probabilities_of(folder: &Path, data: &[DataFile], registry: &Registry) -> Result<Vec<f32>> {
+    let how = How::on(DeviceChoice::Cpu, None);
+    let mut applied = Applied::finished(folder, data, &how, registry)?;
+    applied.config.data.columns.label = None;
+    let mut probabilities = Vec::new();
+    for file in data {
+        let (file, labelled) = (slice::from_ref(file), data::is_labelled(&applied.config, file)?);
+        applied.run(file, labelled, &mut |logits, _| {
+            probabilities.extend(logits.iter().map(|&logit| probability(logit)));
+            Ok(())
+        })?;
+    }
+    Ok(probabilities)
+}
+
 /// Evaluates models on the validation data of the run that has trained them.
 pub(super) fn evaluate_validation(
     config: &Config,
     checkpoints: Vec<Checkpoint>,
     registry: &Registry,
 ) -> Result<Eval> {
-    let how = How {
-        which: Which::Best,
-        data_format: None,
-        batch_size: None,
-        device: config.run.device,
-        threads: config.run.threads,
-        on_bad_row: None,
-    };
+    let how = How::on(config.run.device, config.run.threads);
     let files = &config.data.valid;
     let mut applied = Applied::open(checkpoints, files, &how, registry)?;
     let (now, then) = (&mut applied.config.data, &config.data);
@@ -230,6 +278,12 @@ impl Applied {
     /// What `--checkpoint` names, for rows of `files`.
     fn named(folder: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
         let checkpoints = checkpoint_command::open_all("--checkpoint", folder, how.which)?;
+        Self::open(checkpoints, files, how, registry)
+    }
+
+    /// The models in `folder` that are trained, for rows of `files`.
+    fn finished(folder: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
+        let checkpoints = checkpoint_command::open_finished("dir", folder)?;
         Self::open(checkpoints, files, how, registry)
     }
 

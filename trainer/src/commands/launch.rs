@@ -19,6 +19,7 @@ use crate::config::ranges::range_of;
 use crate::config::seconds;
 use crate::error::{Error, Result};
 use crate::report::output::say;
+use crate::system::command_line;
 use crate::system::signals::asking;
 use headlong_comm::launcher_env;
 use headlong_comm::rendezvous::reserve_port;
@@ -202,7 +203,7 @@ fn start_all(
     environment: &[(&'static str, String)],
 ) -> Result<Vec<RankProcess>> {
     let program =
-        std::env::current_exe().map_err(Error::failed("finding this program's own file"))?;
+        || command_line::again().map_err(Error::failed("finding this program's own file"));
     let places = match arguments.bind {
         Bind::Auto => places::places(arguments.ranks)
             .map_err(|reason| {
@@ -213,7 +214,8 @@ fn start_all(
     };
     let mut ranks: Vec<RankProcess> = Vec::with_capacity(arguments.ranks);
     for rank in 0..arguments.ranks {
-        let mut child = child_command(&program, rank, command, environment);
+        let mut child = child_command(program()?, rank, command, environment);
+        let program = child.get_program().to_owned();
         let bound = places.as_ref().map(|places| places.bind(rank));
         let started = child.spawn();
         drop(bound);
@@ -233,12 +235,11 @@ fn start_all(
 }
 
 fn child_command(
-    program: &PathBuf,
+    mut child: Command,
     rank: usize,
     command: &[OsString],
     environment: &[(&'static str, String)],
 ) -> Command {
-    let mut child = Command::new(program);
     child.args(command).stdin(Stdio::null());
     child.env_remove("HEADLONG_SECRET_FILE");
     child.envs(environment.iter().map(|(name, value)| (name, value)));

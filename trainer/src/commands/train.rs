@@ -1,6 +1,7 @@
 //! `headlong train`: from a configuration to a trained model, and everything a person or a script
 //! wants to hear on the way.
 
+mod caller;
 mod ensemble;
 mod evaluations;
 mod evaluator;
@@ -15,7 +16,7 @@ use crate::run::prepare::Prepared;
 
 use crate::commands::launch::{launched, with_device};
 use crate::commands::plan::{OfRun, Planned};
-use crate::commands::train_arguments::{TrainArguments, TrainOptions};
+use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, DeviceChoice, EvalEvery};
 use crate::data::{self, Reads};
 use crate::error::{Error, Result, signal_name};
@@ -25,12 +26,14 @@ use crate::iteration::trace::Record;
 use crate::plan::{Plan, evaluation};
 use crate::report::mllog::MlLog;
 use crate::report::output::write_file;
-use crate::report::{self, At, Done, LogTarget, Reporter};
+use crate::report::{self, At, Done, Reporter};
 use crate::run::outlook::{self, Place};
 use crate::run::session::{Session, Start, config_of, dismiss, steps_of_epochs};
 use crate::state::checkpoint::{self, Checkpoint};
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
+pub use caller::from_arguments;
+use caller::reporter;
 use headlong_reader::Reader as _;
 use progress::Meter;
 use resume::{asked_for, find_checkpoint, repeats_its_report, without_effect};
@@ -66,10 +69,7 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
         Reads { is_resumed: resumed.is_some(), has_mllog: options.flags.mllog.is_some() },
     )?;
     let mut reporter = match job.leads() {
-        true => {
-            let appends = resumed.is_some() || options.appends_to_log;
-            Reporter::new(log_target(&options.flags), appends)?
-        }
+        true => reporter(options, resumed.is_some() || options.appends_to_log)?,
         false => Reporter::quiet(None),
     };
     let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);
@@ -89,13 +89,6 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
     outcome
 }
 
-/// Where the JSON log goes. A dry run leaves the log of an earlier run alone; to standard output it
-/// writes nothing else, either.
-fn log_target(flags: &TrainArguments) -> Option<&LogTarget> {
-    let target = flags.log_json.as_ref();
-    target.filter(|target| !flags.dry_run || **target == LogTarget::Stdout)
-}
-
 fn run_with(
     job: &mut Job,
     preparing: Option<Busy>,
@@ -112,7 +105,7 @@ fn run_with(
         return dry_run(job, options, resumed, reporter);
     }
     refuse_what_cannot_fit(job, options, reporter)?;
-    let stop = StopRequest::listen()?;
+    let stop = caller::stop_request(options)?;
     let mllog = open_mllog(job, options, resumed)?;
     let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
     let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;

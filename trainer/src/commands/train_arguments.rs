@@ -16,12 +16,13 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::iteration::job::as_launched;
-use crate::report::LogTarget;
 use crate::report::output::say;
+use crate::report::{Listen, LogTarget};
 use crate::run::{dictionary, prepare};
 use crate::system::command_line;
 use crate::system::input::read_text;
 use crate::system::machine::Machine;
+use crate::system::signals::StopRequest;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use headlong_reader::excerpt::OfText;
@@ -225,6 +226,25 @@ pub struct TrainOptions {
     pub appends_to_log: bool,
     /// The configuration as TOML, where `--auto` has chosen it, with the reasons.
     pub chosen: Option<String>,
+    /// The program that has called for the run, where it is not the command line.
+    pub caller: Option<Caller>,
+}
+
+/// A program that has a run by a call, hears its events and may stop it.
+#[derive(Clone)]
+pub struct Caller {
+    /// Asked, it ends the run after a step, as a signal would.
+    pub stop: StopRequest,
+    /// Gets every line of the JSON log, at once.
+    pub listen: Listen,
+    /// Whether a bar is shown where standard error is a terminal.
+    pub shows_bar: bool,
+}
+
+impl std::fmt::Debug for Caller {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Caller").field("stop", &self.stop).finish_non_exhaustive()
+    }
 }
 
 fn parse_eval_every(text: &str) -> Result<EvalEvery, String> {
@@ -294,10 +314,11 @@ impl TrainArguments {
         let options = TrainOptions {
             flags: self.clone(),
             origin,
-            command: command_line::quoted(&std::env::args_os().collect::<Vec<_>>()),
+            command: command_line::quoted(&command_line::arguments()),
             registry: registry.clone(),
             appends_to_log: false,
             chosen: chosen.map(|chosen| text::to_toml(&config, &chosen)),
+            caller: None,
         };
         Ok((config, options))
     }

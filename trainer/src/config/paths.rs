@@ -31,7 +31,10 @@ impl Config {
         let files = [("data.train", &self.data.train), ("data.valid", &self.data.valid)];
         let files = files
             .into_iter()
-            .flat_map(|(key, files)| files.iter().map(move |file| (key, file.system_path())));
+            .flat_map(|(key, files)| files.iter().map(move |file| (key, file)))
+            // Rows in memory have a name, which is no path.
+            .filter(|(_, file)| file.frame().is_none())
+            .map(|(key, file)| (key, file.system_path()));
         let optional = optional.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
         files.chain(optional).chain([("run.output_dir", &*self.run.output_dir)])
     }

@@ -52,11 +52,15 @@ fn without(config: &Config, files: &[DataFile], keys: &[&str]) -> Result<Value> 
     Ok(settings)
 }
 
-/// Every file that `files` stand for, with what tells it from another; nothing of a pipe.
+/// Every file that `files` stand for, with what tells it from another; nothing of a pipe, nor of
+/// rows in memory.
 pub fn identities(
     config: &Config,
     files: &[DataFile],
 ) -> Result<Vec<(PathBuf, Option<FileIdentity>)>> {
+    if files.iter().any(|file| file.frame().is_some()) {
+        return Ok(files.iter().map(|file| (file.name(), None)).collect());
+    }
     let paths: Vec<PathBuf> = files.iter().map(|file| file.as_ref().to_owned()).collect();
     let files = files_of(data::format_of(config, files)?, &paths);
     let identity = |path: PathBuf| -> headlong_reader::Result<_> {

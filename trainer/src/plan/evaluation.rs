@@ -124,7 +124,10 @@ pub fn note(config: &Config, eval_rows: Option<u64>, data_rows: Option<u64>) -> 
 
 /// A file of the training data that is also one to validate on, where nothing is held out.
 pub fn in_training(config: &Config) -> Option<String> {
-    let place = |file: &DataFile| std::fs::canonicalize(file.path()).ok();
+    let place = |file: &DataFile| match file.frame() {
+        None => std::fs::canonicalize(file.path()).ok(),
+        Some(_) => None,
+    };
     let of_training: Vec<_> = config.data.train.iter().filter_map(place).collect();
     let is_both = |file: &&DataFile| place(file).is_some_and(|file| of_training.contains(&file));
     let both = config.data.valid.iter().find(is_both).filter(|_| config.holdout().is_none())?;

@@ -3,6 +3,45 @@
 use headlong_comm::launcher_env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// How the command line was called inside another program, such as Python's: set once, before
+/// anything asks.
+static CALLED: OnceLock<Called> = OnceLock::new();
+
+struct Called {
+    arguments: Vec<OsString>,
+    /// What starts it again: a program and its first arguments.
+    program: Vec<OsString>,
+}
+
+/// Says that the command line is not that of this process, and what starts it in another one. What
+/// was said first holds.
+pub fn is_called(arguments: Vec<OsString>, program: Vec<OsString>) {
+    CALLED.get_or_init(|| Called { arguments, program });
+}
+
+/// The name of the program and its arguments.
+pub fn arguments() -> Vec<OsString> {
+    let called = CALLED.get().map(|called| called.arguments.clone());
+    called.unwrap_or_else(|| std::env::args_os().collect())
+}
+
+/// Starts this program in another process, with arguments that are still to be said.
+///
+/// # Errors
+/// The system does not say where the program is.
+pub fn again() -> std::io::Result<Command> {
+    match CALLED.get().and_then(|called| called.program.split_first()) {
+        Some((program, first)) => {
+            let mut command = Command::new(program);
+            command.args(first);
+            Ok(command)
+        }
+        None => std::env::current_exe().map(Command::new),
+    }
+}
 
 /// The arguments as a shell takes them.
 pub fn quoted(arguments: &[OsString]) -> String {
@@ -15,7 +54,7 @@ pub fn quoted(arguments: &[OsString]) -> String {
 pub fn resuming(is_single_process: bool) -> Option<String> {
     let typed = match launcher_env::launcher_process().ok()? {
         Some(launcher) => arguments_of(launcher)?,
-        None if is_single_process => std::env::args_os().collect(),
+        None if is_single_process => arguments(),
         None => return None,
     };
     Some(quoted(&with_resume(typed)))

@@ -43,6 +43,11 @@ impl StopRequest {
         Ok(request)
     }
 
+    /// Asks, as `signal` would.
+    pub fn ask(&self, signal: i32) {
+        self.signal.store(signal as usize, Ordering::Relaxed);
+    }
+
     /// The signal that asked, if one did.
     pub fn asked(&self) -> Option<i32> {
         match self.signal.load(Ordering::Relaxed) {

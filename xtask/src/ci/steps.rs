@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Outcome, Step, Workshop, device_steps, own_table, runner};
+use super::{Outcome, Step, Workshop, device_steps, own_table, python, runner};
 use crate::process::{self, cargo};
 use crate::{bench_diff, rxe, tidy};
 
@@ -34,6 +34,11 @@ pub const STEPS: &[Step] = &[
         name: "own-table",
         what: "the page on tables of one's own, followed in an empty folder",
         run: own_table::own_table,
+    },
+    Step {
+        name: "python",
+        what: "the Python package: its wheel is built, installed and tested",
+        run: python::python,
     },
     Step {
         name: "orders",

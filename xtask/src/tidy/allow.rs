@@ -58,6 +58,7 @@ pub const CRATES: &[Crate] = &[
         package: "headlong-mutation",
         may_use: &["headlong-reader", "headlong-comm", "headlong"],
     },
+    Crate { package: "headlong-python", may_use: &["headlong-reader", "headlong"] },
     Crate { package: "xtask", may_use: &[] },
 ];
 

@@ -14,6 +14,7 @@ use crate::formats::named::{
     DenseReading, Fault, NamedColumns, Role, id_of_text, label as label_of_text, push_ids,
     transformed,
 };
+use crate::frame::{self, FrameValues};
 use crate::hashing::MISSING_ID;
 use crate::samples::{DenseValues, Hotness, IdBags, Samples};
 use crate::times::{self, Moment};
@@ -30,7 +31,7 @@ pub(super) fn skip(reader: &mut ColumnReader, rows: usize) -> Result<usize, Parq
     }
 }
 
-pub(super) struct Column {
+pub(in crate::formats) struct Column {
     values: Values,
     /// Of each value or gap: how much of it is there, and whether it begins a row (0).
     defined: Vec<i16>,
@@ -100,6 +101,29 @@ impl Column {
         let element_from = most_defined - i16::from(leaf.self_type().is_optional());
         let clock = Clock::of(leaf);
         Ok(Self { values, defined, repeated, most_defined, element_from, clock })
+    }
+
+    /// Those of a frame.
+    pub fn of_frame(found: FrameValues) -> Self {
+        let FrameValues { values, defined, repeated } = found;
+        let most_defined = match (defined.is_empty(), repeated.is_empty()) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 2,
+        };
+        let values = match values {
+            frame::Values::Bools(values) => Values::Bools(values),
+            frame::Values::Integers(values) => Values::Integers(values, false),
+            frame::Values::Unsigned(values) => {
+                Values::Integers(values.into_iter().map(|value| value as i64).collect(), true)
+            }
+            frame::Values::Floats(values) => Values::Floats(values),
+            frame::Values::Doubles(values) => Values::Doubles(values),
+            frame::Values::Words(values) => {
+                Values::Words(values.into_iter().map(ByteArray::from).collect())
+            }
+        };
+        Self { values, defined, repeated, most_defined, element_from: 1, clock: None }
     }
 
     /// Puts the values where `role` says; the error is the row and what is wrong there.

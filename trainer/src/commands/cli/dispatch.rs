@@ -5,9 +5,10 @@ use super::{
 };
 use crate::commands::bench::collectives::{self, operation::Operation};
 use crate::commands::launch::does_the_work;
-use crate::commands::train_arguments::{TrainArguments, of_training};
+use crate::commands::train;
 use crate::error::{Error, Result};
 use crate::report::lines;
+use crate::system::command_line;
 use crate::{
     Registry, commands::checkpoint as checkpoint_command, commands::config as config_command,
     commands::data as data_command, commands::doctor, commands::inference,
@@ -15,6 +16,8 @@ use crate::{
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
+use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -39,27 +42,46 @@ use std::process::ExitCode;
 /// Reads the command line of this process. Commands that start processes (`launch`, `bench`) start
 /// this program.
 pub fn main_with(registry: Registry) -> ExitCode {
-    let command = match Cli::try_parse() {
+    ExitCode::from(code_of_main(&registry))
+}
+
+/// The program `headlong` inside another one: the exit code of its command line `arguments`, of
+/// which the first is its name. `program` starts it as another process, by more arguments.
+#[doc(hidden)]
+pub fn main_called(registry: &Registry, arguments: Vec<OsString>, program: Vec<OsString>) -> u8 {
+    command_line::is_called(arguments, program);
+    let code = code_of_main(registry);
+    // What a program does at its end.
+    let _ = std::io::stdout().flush();
+    code
+}
+
+fn code_of_main(registry: &Registry) -> u8 {
+    let command = match Cli::try_parse_from(command_line::arguments()) {
         Ok(cli) => cli.command,
         Err(error) if error.kind() == ErrorKind::InvalidUtf8 => {
             let error = not_text();
             lines::last_words(&error);
-            return ExitCode::from(error.exit_code());
+            return error.exit_code();
         }
-        Err(error) => error.exit(),
+        Err(error) => {
+            // As `clap::Error::exit` does; a closed stream changes nothing.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
     };
     let launched = crate::system::signals::outlive_file_limits()
         .and_then(|()| crate::commands::launch::follow_launcher());
     let answer = launched.and_then(|()| match command {
-        Some(command) => dispatch(command, &registry),
+        Some(command) => dispatch(command, registry),
         None => output::print(&Cli::command().render_help().to_string()),
     });
     match answer {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             crate::commands::launch::tell_launcher(&error);
             lines::last_words(&error);
-            ExitCode::from(error.exit_code())
+            error.exit_code()
         }
     }
 }
@@ -67,7 +89,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
 /// The error of an argument that must be text. Paths may be any bytes, but not where they are the
 /// value of a key.
 fn not_text() -> Error {
-    let arguments = std::env::args_os().filter(|argument| argument.to_str().is_none());
+    let arguments = command_line::arguments().into_iter();
+    let arguments = arguments.filter(|argument| argument.to_str().is_none());
     let names: Vec<_> = arguments.map(|argument| format!("`{}`", argument.display())).collect();
     Error::Usage(format!("one of these arguments must be UTF-8 text: {}", names.join(", ")))
 }
@@ -78,7 +101,7 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
         return Ok(());
     }
     match command {
-        Command::Train(arguments) => train(&arguments, registry),
+        Command::Train(arguments) => train::from_arguments(&arguments, registry, None),
         Command::Tune(arguments) => crate::commands::tune::run(&arguments, registry),
         Command::Eval(arguments) => inference::eval(&arguments, registry),
         Command::Predict(arguments) => inference::predict(&arguments, registry),
@@ -121,13 +144,6 @@ fn work_of_one(command: &Command) -> Option<&'static str> {
     })
 }
 
-fn train(arguments: &TrainArguments, registry: &Registry) -> Result<()> {
-    let (config, options) = arguments.resolve(registry)?;
-    config.require_data()?;
-    of_training(arguments, &config).check()?;
-    crate::commands::train::run(&config, &options)
-}
-
 fn data(command: &DataCommand) -> Result<()> {
     match command {
         DataCommand::Make(arguments) => data_command::make(arguments),
@@ -163,7 +179,7 @@ fn bench(command: &BenchCommand, registry: &Registry) -> Result<()> {
 }
 
 fn program() -> String {
-    let called = std::env::args_os().next().unwrap_or_default();
+    let called = command_line::arguments().into_iter().next().unwrap_or_default();
     let name = Path::new(&called).file_name().unwrap_or_default().to_string_lossy();
     if name.is_empty() { "headlong".to_owned() } else { name.into_owned() }
 }

@@ -9,7 +9,6 @@ use crate::commands::train_arguments::TrainOptions;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
-use crate::report::Reporter;
 use crate::report::output::say;
 use crate::state::checkpoint;
 
@@ -44,7 +43,9 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         // What came last weighs most in a model of one pass: with other samples last, a mean gains.
         member.data.order_seed = config.data.order_seed.wrapping_add(index as u64);
         member.checkpoint.dir = Some(dir.join(checkpoint::member_name(seed)));
-        say(format_args!("model {} of {seeds}: seed {seed}", index + 1));
+        if options.caller.is_none() {
+            say(format_args!("model {} of {seeds}: seed {seed}", index + 1));
+        }
         // What --auto has chosen is said once.
         let chosen = options.chosen.clone().filter(|_| index == 0);
         let options = TrainOptions { appends_to_log: index > 0, chosen, ..options.clone() };
@@ -57,12 +58,14 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     if config.data.valid.is_empty() {
         return Ok(());
     }
-    let members = checkpoint_command::open_all("--checkpoint-dir", dir, Which::Best)?;
+    let members = match options.caller {
+        None => checkpoint_command::open_all("--checkpoint-dir", dir, Which::Best)?,
+        Some(_) => checkpoint_command::open_finished("--checkpoint-dir", dir)?,
+    };
     let eval = inference::evaluate_validation(config, members.clone(), &options.registry)?;
     let of_each = members.iter().filter_map(|member| member.manifest().state.metrics);
     let of_each = spread(&of_each.collect::<Vec<_>>());
-    let log = super::log_target(&options.flags);
-    Reporter::new(log, true)?.ensemble(seeds, &eval, &of_each)
+    super::reporter(options, true)?.ensemble(seeds, &eval, &of_each)
 }
 
 /// Mean and standard deviation of what single models have reached.

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::report::output::write_file;
 use crate::report::{Done, Eval};
+use crate::system::command_line;
 use crate::system::signals::StopRequest;
 use headlong_device::files::GrowingFile;
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,7 +16,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How often processes and signals are looked at.
@@ -129,9 +130,8 @@ fn start(job: Job) -> Result<Running> {
     write_file(&config, &job.config.to_commented_toml())?;
     let output = folder.join(OUTPUT);
     let output = File::create(&output).map_err(Error::io("write", &output))?;
-    let program =
-        std::env::current_exe().map_err(Error::failed("finding this program's own file"))?;
-    let mut command = Command::new(&program);
+    let mut command =
+        command_line::again().map_err(Error::failed("finding this program's own file"))?;
     command.args(["train", "--resume", "--config"]).arg(&config);
     command.arg("--log-json").arg(folder.join(LOG));
     // It does not outlive this process.
@@ -139,7 +139,8 @@ fn start(job: Job) -> Result<Running> {
     // A Ctrl-C of the terminal reaches this process alone, which hands it on.
     command.process_group(0);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output).spawn();
-    let child = child.map_err(Error::failed(format!("starting {}", program.display())))?;
+    let program = command.get_program().display();
+    let child = child.map_err(Error::failed(format!("starting {program}")))?;
     Ok(Running { job, child, since: Instant::now() })
 }
 

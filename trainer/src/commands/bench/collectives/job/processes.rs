@@ -6,6 +6,7 @@ use crate::commands::bench::collectives::backend::Backend;
 use crate::error::{Error, Result};
 use crate::iteration::job::note_remarks;
 use crate::report::output::say;
+use crate::system::command_line;
 use crate::{commands::launch, report::output};
 use headlong_comm::launcher_env::{self, Launch};
 use headlong_comm::rendezvous::{self, JoinOptions};
@@ -13,7 +14,7 @@ use headlong_comm::transport::choose::{ChooseOptions, Network, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, Communicator, Rank};
 use headlong_verbs::VerbsNetwork;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
@@ -151,8 +152,8 @@ fn start(
     rank: usize,
     environment: &[(&'static str, String)],
 ) -> std::io::Result<Child> {
-    Command::new(std::env::current_exe()?)
-        .args(std::env::args_os().skip(1))
+    command_line::again()?
+        .args(command_line::arguments().into_iter().skip(1))
         .args(["--worker", job.backend.name()])
         .args(&job.worker_arguments)
         .env_remove("HEADLONG_SECRET_FILE")

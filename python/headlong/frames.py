@@ -1,0 +1,72 @@
+"""From what Python calls a table to what Headlong reads."""
+
+from __future__ import annotations
+
+import array
+import os
+import sys
+from typing import Any
+
+from ._headlong import Error, Frame
+
+#: Types of numbers that are taken as their bytes: by numpy's kind, ours.
+_KINDS = {"f": "f8", "i": "i8", "u": "i8"}
+
+
+def inputs(data: Any) -> "list[Frame | str]":
+    """The files and frames that an argument names: one, or a list of several."""
+    if data is None:
+        return []
+    return [_input(one) for one in data] if isinstance(data, (list, tuple)) else [_input(data)]
+
+
+def _input(data: Any) -> "Frame | str":
+    if isinstance(data, (str, os.PathLike)):
+        return os.fsdecode(data)
+    return frame(data)
+
+
+def frame(data: Any) -> Frame:
+    """A data frame by Arrow's C stream interface, or a dictionary of columns."""
+    if isinstance(data, Frame):
+        return data
+    if isinstance(data, dict):
+        return Frame.of_columns({str(name): _column(values) for name, values in data.items()})
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        # An index is no column.
+        data = data.reset_index(drop=True)
+    collect = getattr(data, "collect", None)
+    if collect is not None and not hasattr(data, "__arrow_c_stream__"):
+        data = collect()
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise Error(
+            f"expected a data frame with __arrow_c_stream__ (polars, pandas 2.2 or newer with "
+            f"pyarrow, pyarrow, duckdb), a dictionary of columns or the path of a file, found "
+            f"{type(data).__name__}"
+        )
+    try:
+        return Frame.of(data)
+    except Error:
+        raise
+    except Exception as error:
+        raise Error(f"the data frame ({type(data).__name__}) cannot be read: {error}") from error
+
+
+def of_matrix(matrix: Any) -> Frame:
+    """The columns x0, x1, … of a two-dimensional numpy array."""
+    return Frame.of_columns({f"x{at}": _column(matrix[:, at]) for at in range(matrix.shape[1])})
+
+
+def _column(values: Any) -> Any:
+    """A column as the extension takes it: a list, or a type and its bytes."""
+    if isinstance(values, array.array) and values.typecode in "df":
+        return ("f8" if values.typecode == "d" else "f4", values.tobytes())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(values, numpy.ndarray):
+        kind = _KINDS.get(values.dtype.kind)
+        is_wide = values.dtype.kind == "u" and values.dtype.itemsize == 8
+        if kind is not None and values.ndim == 1 and not is_wide:
+            return (kind, numpy.ascontiguousarray(values, dtype=kind).tobytes())
+        return values.tolist()
+    return list(values)
