@@ -1,6 +1,6 @@
 //! Steps about CUDA that need no GPU: the software device, its rules, the compile gate, sanitizers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::Result;
@@ -208,7 +208,7 @@ pub fn sanitizers(workshop: &Workshop) -> Result<Outcome> {
     // Both at once: each compiles one kernel after the other.
     let failed: Vec<String> = thread::scope(|scope| {
         let programs = &programs;
-        let of = |(sanitizer, device)| {
+        let of = |(sanitizer, device): (Sanitizer, PathBuf)| {
             scope.spawn(move || under(workshop, sanitizer, &device, programs))
         };
         let running: Vec<_> = devices.into_iter().map(of).collect();
