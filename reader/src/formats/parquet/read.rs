@@ -171,6 +171,7 @@ fn own_columns(path: &Path, opened: &Opened) -> Result<Option<NamedColumns>> {
     };
     Ok(Some(NamedColumns {
         label: schema.labelled.then(|| schema.label_name().to_owned()),
+        weight: schema.weight,
         dense: schema.dense,
         dense_reading,
         dense_columns: None,
@@ -211,7 +212,7 @@ impl OneFile {
         for (leaf, name) in opened.leaves().iter().zip(&header) {
             let is_used = columns.sparse.iter().any(|column| column.name == *name)
                 || columns.dense.contains(name)
-                || columns.label.as_ref() == Some(name);
+                || [&columns.label, &columns.weight].contains(&&Some(name.clone()));
             if is_used
                 && leaf.path().parts().len() > 1
                 && header.iter().filter(|other| *other == name).count() > 1
@@ -228,7 +229,7 @@ impl OneFile {
             let single = match role {
                 Role::Ignored => continue,
                 Role::Sparse(column) => columns.sparse[*column].hotness == Hotness::Fixed(1),
-                Role::Label | Role::Dense(_) => true,
+                Role::Label | Role::Weight | Role::Dense(_) => true,
             };
             if let Some((found, help)) = refused_type(leaf) {
                 let message = format!(
@@ -342,8 +343,10 @@ impl ParquetStream {
                 let open = |(leaf, role): (usize, &Role)| {
                     Ok((leaf, *role, file.opened.column(group, leaf)?))
                 };
-                let columns =
-                    used.map(open).collect::<std::result::Result<Vec<_>, _>>().map_err(failed)?;
+                let opened = used.map(open).collect::<std::result::Result<Vec<_>, _>>();
+                let mut columns = opened.map_err(failed)?;
+                // Weights go to labels that are there.
+                columns.sort_by_key(|(_, role, _)| *role == Role::Weight);
                 OpenGroup { part, columns, next: 0 }
             }
         };
