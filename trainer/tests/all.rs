@@ -73,4 +73,5 @@ mod tables;
 mod terminal;
 mod tune;
 mod usage;
+mod weights;
 mod your_data;

@@ -17,8 +17,7 @@ fn labels_of(count: usize) -> Vec<f32> {
 /// A sample's loss and gradient from the definition, times its weight.
 fn expected(kind: Loss, logit: f32, label: f32) -> (f64, f64) {
     let (is_positive, weight) = label::parts(label);
-    let (loss, gradient) =
-        oracle::loss(kind, f64::from(logit), f64::from(u8::from(is_positive)));
+    let (loss, gradient) = oracle::loss(kind, f64::from(logit), f64::from(u8::from(is_positive)));
     (loss * f64::from(weight), gradient * f64::from(weight))
 }
 

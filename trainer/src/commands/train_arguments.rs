@@ -47,6 +47,9 @@ pub struct TrainArguments {
     /// With --auto: the column to predict, where its name does not tell
     #[arg(long, value_name = "COL", requires = "auto")]
     pub label: Option<String>,
+    /// With --auto: the column that says how much each row counts (data.columns.weight)
+    #[arg(long, value_name = "COL", requires = "auto")]
+    pub weight: Option<String>,
 
     /// Training files: Criteo text, CSV or TSV (plain, gzip or Zstandard; `-`: standard input),
     /// Parquet, or binary data; may be repeated
@@ -325,6 +328,7 @@ impl TrainArguments {
         let has_folder = self.checkpoint_dir.is_some() || set.contains(&"checkpoint.dir");
         let asked = Asked {
             label: self.label.as_deref(),
+            weight: self.weight.as_deref(),
             has_valid: !self.valid.is_empty() || set.contains(&"data.valid"),
             keeps_models: has_folder && launched().is_none(),
             usable_bytes: Machine::detect().usable_bytes(),

@@ -67,6 +67,9 @@ pub struct TuneArguments {
     /// The column to predict, where its name does not tell
     #[arg(long, value_name = "COL", conflicts_with = "config")]
     pub label: Option<String>,
+    /// The column that says how much each row counts (data.columns.weight)
+    #[arg(long, value_name = "COL", conflicts_with = "config")]
+    pub weight: Option<String>,
     /// Override one key of the configuration that trials start from; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -196,6 +199,7 @@ fn base(arguments: &TuneArguments, registry: &Registry) -> Result<Config> {
         config: arguments.config.clone(),
         auto: arguments.config.is_none(),
         label: arguments.label.clone(),
+        weight: arguments.weight.clone(),
         data: arguments.data.clone(),
         valid: arguments.valid.clone(),
         set: arguments.set.clone(),
@@ -233,7 +237,11 @@ fn asked(
             })?;
             format!("--config of\n{text}")
         }
-        None => format!("--auto, label {}", arguments.label.as_deref().unwrap_or("by its name")),
+        None => {
+            let label = arguments.label.as_deref().unwrap_or("by its name");
+            let weight = arguments.weight.iter().map(|column| format!(", weight {column}"));
+            format!("--auto, label {label}{}", weight.collect::<String>())
+        }
     };
     let [data, valid] = contents(base)?;
     Ok(Asked {
