@@ -13,6 +13,7 @@
 //! * [`rng`]: counter-based random numbers: a value depends on seed, stream and index, never on who
 //!   asks first.
 //! * [`files`]: files that a command writes, whole or not at all, one process at a time.
+//! * [`label`]: a sample's label and weight in one number, as data has it and the loss reads it.
 //! * [`optimizer`]: the formulas of SGD, Adagrad, row-wise Adagrad, Adam and FTRL, written once.
 //!
 //! This crate knows no model, no file format and no rank.
@@ -36,6 +37,7 @@ pub mod dtype;
 pub mod error;
 pub mod f16;
 pub mod files;
+pub mod label;
 pub mod memory;
 pub mod optimizer;
 pub mod pool;

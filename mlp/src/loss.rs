@@ -8,8 +8,11 @@
 //! | `BceWithLogits` | `max(z, 0) - z·y + ln(1 + e^-|z|)` | `p - y` |
 //! | `MseOfSigmoid` | `(p - y)²` | `2 (p - y) p (1 - p)` |
 //!
+//! A sample's loss and gradient are multiplied by its weight, which its label brings with it
+//! ([`headlong_device::label`]); a sample of weight 0 has none, whatever its logit.
+//!
 //! `scale` is 1 / (global batch), or 1 / (batch · k) where k batches are accumulated into one step:
-//! then gradients are those of the mean.
+//! then gradients are those of the mean. It divides by samples, not by the sum of weights.
 //!
 //! # Shapes
 //! Logits, labels and gradient samples × 1; [`LossArgs::sums`] blocks × 2; all f32. Arithmetic is
@@ -21,7 +24,7 @@
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two
-//! kernels. Errors: none; wrong shapes panic. NaN passes through to the sums.
+//! kernels. Errors: none; wrong shapes panic. NaN passes through to the sums, unless its weight is 0.
 //!
 //! # Source
 //! PyTorch `BCEWithLogitsLoss`, `MSELoss`; the stable form of the former is the well-known one.
@@ -59,7 +62,7 @@ pub struct LossArgs<'a> {
     pub loss: Loss,
     /// Logits, samples × 1.
     pub logits: &'a Mat,
-    /// Labels, samples × 1, 0 or 1 (the squared error takes any number).
+    /// Labels, samples × 1: 0 or 1, or with a weight ([`headlong_device::label::weighted`]).
     pub labels: &'a Mat,
     /// Gradient with respect to the logits, samples × 1; overwritten.
     pub d_logits: &'a Mat,

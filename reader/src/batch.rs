@@ -17,7 +17,8 @@ pub struct Batch {
     pub num_samples: usize,
     /// Samples of all ranks' shares, where these are one rank's; none where they are everybody's.
     pub share_of: Option<usize>,
-    /// 0 or 1 for each sample; empty when the file has no labels.
+    /// 0 or 1 for each sample, or with a weight ([`headlong_device::label`]); empty when the file
+    /// has no labels.
     pub labels: Vec<f32>,
     /// `num_samples × num_dense`, row-major, dense transform already applied.
     pub dense: Vec<f32>,

@@ -275,6 +275,13 @@ fn create(
         layout.schema.check_like(schema, &format!("{format} cannot hold these columns"))?;
         Ok(Box::new(layout.create(output)?))
     };
+    let holds_weights = matches!(format, Format::Headlong | Format::Parquet | Format::Csv);
+    if let Some(weight) = schema.weight.as_ref().filter(|_| !holds_weights) {
+        refuse!(
+            "{format} cannot hold the weights of samples (column `{weight}`): headlong, parquet \
+             and csv can; or leave data.columns.weight out"
+        );
+    }
     match format {
         Format::Headlong => {
             let ids = if options.rows.is_some() { "rows (modulo)" } else { "raw" };

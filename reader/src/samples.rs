@@ -53,6 +53,9 @@ pub struct DataSchema {
     /// What the label's column is called, where that is not `label`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// What the column of weights is called, where samples have some: labels bring them along.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<String>,
     /// Names of the dense columns.
     pub dense: Vec<String>,
     /// What their numbers are.
@@ -73,6 +76,7 @@ impl DataSchema {
         Self {
             labelled,
             label: None,
+            weight: None,
             dense: (1..=num_dense).map(|number| format!("I{number}")).collect(),
             dense_kind,
             sparse: sparse
@@ -101,6 +105,9 @@ impl DataSchema {
                 "expected at most {MOST_COLUMNS} columns of a kind, found {dense} dense and \
                  {sparse} categorical"
             );
+        }
+        if self.weight.is_some() && !self.labelled {
+            refuse!("expected labels where there are weights, found none");
         }
         match self.sparse.iter().find(|column| column.hotness == Hotness::Fixed(0)) {
             Some(column) => {
@@ -134,6 +141,10 @@ impl DataSchema {
         let differences = [
             (self.labelled != other.labelled)
                 .then(|| format!("labels: expected {}, found {}", self.labelled, other.labelled)),
+            (self.weight.is_some() != other.weight.is_some()).then(|| {
+                let shown = |weight: &Option<String>| weight.clone().unwrap_or("none".to_owned());
+                format!("weights: expected {}, found {}", shown(&self.weight), shown(&other.weight))
+            }),
             (self.dense.len() != other.dense.len()).then(|| {
                 format!("dense columns: expected {}, found {}", self.dense.len(), other.dense.len())
             }),
@@ -236,7 +247,7 @@ impl IdBags {
 pub struct Samples {
     /// How many.
     pub num_samples: usize,
-    /// 0 or 1 for each; empty without labels.
+    /// 0 or 1 for each, or with a weight ([`headlong_device::label`]); empty without labels.
     pub labels: Vec<f32>,
     /// Dense numbers.
     pub dense: DenseValues,
@@ -297,6 +308,11 @@ impl Samples {
         }
     }
 
+    /// How many samples have label 1, whatever their weights; those of weight 0 have no label.
+    pub fn num_clicks(&self) -> u64 {
+        self.labels.iter().filter(|label| **label > 0.0).count() as u64
+    }
+
     /// Bytes of its buffers' contents.
     pub fn bytes(&self) -> usize {
         let sparse = self.sparse.iter().map(|bags| bags.ids.len() * 8 + bags.offsets.len() * 4);
@@ -320,7 +336,13 @@ impl ValueFault {
     pub fn in_file(self, file: &Path, first: u64, schema: &DataSchema) -> ReaderError {
         let record = first + self.sample as u64 + 1;
         let message = match self.column {
-            None => format!("record {record}: label: expected 0 or 1, found {}", self.value),
+            None => {
+                let expected = match schema.weight {
+                    None => "label: expected 0 or 1",
+                    Some(_) => "label with its weight: expected a finite number",
+                };
+                format!("record {record}: {expected}, found {}", self.value)
+            }
             Some(column) if self.value.is_subnormal() => {
                 let (name, value, bits) =
                     (&schema.dense[column], self.value, self.value.to_bits() as i32);
@@ -343,10 +365,15 @@ impl ValueFault {
 }
 
 impl Samples {
-    /// The first sample whose label is neither 0 nor 1, or that has a dense number that is infinite
-    /// or none.
+    /// The first sample whose label is neither 0 nor 1 (or whose weight is infinite or none), or
+    /// that has a dense number that is infinite or none.
     pub fn first_fault(&self, schema: &DataSchema) -> Option<ValueFault> {
-        let label = self.labels.iter().position(|&label| label != 0.0 && label != 1.0);
+        let has_weights = schema.weight.is_some();
+        let is_label = |label: f32| match has_weights {
+            false => label == 0.0 || label == 1.0,
+            true => label.is_finite(),
+        };
+        let label = self.labels.iter().position(|&label| !is_label(label));
         if let Some(sample) = label {
             return Some(ValueFault { sample, column: None, value: self.labels[sample] });
         }

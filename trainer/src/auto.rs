@@ -40,6 +40,8 @@ pub struct Look {
 pub struct Asked<'a> {
     /// The label, where it was named.
     pub label: Option<&'a str>,
+    /// The column of weights, where samples have some.
+    pub weight: Option<&'a str>,
     /// Columns that were asked to be left out.
     pub ignored: &'a [String],
     /// What is between the fields of text, and whether bad rows are skipped, where that was said.
@@ -57,6 +59,8 @@ pub struct Asked<'a> {
 pub struct Choices {
     /// The label's column; none in Criteo's text, where it has its place.
     pub label: Option<String>,
+    /// The column of weights, where there is one.
+    pub weight: Option<String>,
     /// Every column, in the order of the file.
     pub columns: Vec<ColumnChoice>,
     /// Every setting other than those of columns.
@@ -70,6 +74,8 @@ pub struct Choices {
 pub enum Kind {
     /// What is learned.
     Label,
+    /// How much a row counts.
+    Weight,
     /// A number.
     Dense,
     /// An id or a word.
@@ -195,6 +201,12 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
         }
         columns.push(choice);
     }
+    if let Some(asked) = asked.weight {
+        let (at, why) = label::weight_of(look, label, asked)?;
+        let choice = &mut columns[at];
+        (choice.kind, choice.reason, choice.number) = (Kind::Weight, why, None);
+        choice.list_separator = None;
+    }
     kinds::agree_on_a_separator(&mut columns);
     let warnings = leaks(look, &mut columns);
     let of_kind = |kinds: &[Kind]| columns.iter().filter(|c| kinds.contains(&c.kind)).count();
@@ -224,7 +236,8 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     };
     let settings = training::settings(&columns, &values, &facts);
     let name = (!look.is_criteo).then(|| look.columns[label].name.clone());
-    Ok(Choices { label: name, columns, settings, warnings })
+    let weight = asked.weight.map(str::to_owned);
+    Ok(Choices { label: name, weight, columns, settings, warnings })
 }
 
 /// Refuses to leave out what is not there: its name may have been mistyped.
@@ -287,6 +300,7 @@ impl Choices {
         if self.label.is_some() {
             let columns = &mut config.data.columns;
             columns.label.clone_from(&self.label);
+            columns.weight.clone_from(&self.weight);
             columns.dense = names(&[Kind::Dense]);
             columns.categorical = ids;
             columns.lists = names(&[Kind::List]);

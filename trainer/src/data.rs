@@ -3,6 +3,7 @@
 mod cached;
 mod evaluation;
 pub mod key;
+mod labels;
 mod pipes;
 mod training;
 
@@ -11,6 +12,7 @@ pub use cached::DeviceRows;
 pub(crate) use cached::{MOST_COMPRESSION, cached_bytes, decoded_bytes, training_stays};
 pub use evaluation::EvaluationData;
 pub(crate) use evaluation::{MOST_RESIDENT_STORED_BYTES, stays_on_devices};
+pub use labels::{has_labels_to_skip, ignore_labels, is_labelled};
 pub use pipes::{Reads, check_pipes, refuse_shared_pipes};
 pub use training::TrainingReader;
 
@@ -19,7 +21,6 @@ use crate::state::checkpoint::DataFingerprint;
 use crate::system::machine::Machine;
 use headlong_reader::convert::{self, Described};
 use headlong_reader::criteo::blocks::{BlockStream, Event};
-use headlong_reader::criteo::has_label;
 use headlong_reader::disk::DiskOptions;
 use headlong_reader::format_reader::{FormatOptions, FormatReader};
 use headlong_reader::formats::carried::{self, Carried};
@@ -249,6 +250,7 @@ pub fn format_of(config: &Config, files: &[DataFile]) -> Result<Format> {
             }
         }
     };
+    labels::check_format(config, format)?;
     if format == Format::Criteo && config.data.ids == Ids::Rows {
         let message = "\"rows\" says that the ids of the data are rows already, and those of \
                        Criteo's text are hashes of 32 bits: take \"hash\", \"modulo\", \
@@ -378,6 +380,7 @@ pub fn named_columns(config: &Config) -> NamedColumns {
     });
     NamedColumns {
         label: columns.label.clone(),
+        weight: columns.weight.clone(),
         dense: columns.dense.clone(),
         dense_reading: DenseReading::Raw(config.data.dense_transform),
         dense_columns: config.dense_columns(),
@@ -403,11 +406,8 @@ fn hotness_of(count: u32) -> Hotness {
 /// Refuses data that has other columns than the configuration.
 pub(crate) fn check_columns(config: &Config, source: &dyn Source, labelled: bool) -> Result<()> {
     let (schema, data) = (source.schema(), &config.data);
-    if labelled && !schema.labelled {
-        let label = config.data.columns.label.as_deref().unwrap_or("label");
-        let message =
-            format!("the data has no labels: expected a column `{label}` (data.columns.label)");
-        return Err(Error::config("data.train", message));
+    if labelled {
+        labels::check(config, schema)?;
     }
     let counts = [
         ("data.num_dense", data.num_dense, schema.dense.len()),
@@ -471,23 +471,6 @@ pub fn resolve(config: &Config) -> Result<Config> {
         config.data.hotness = hotness.collect();
     }
     Ok(config)
-}
-
-/// Whether the samples of `file` have labels.
-pub fn is_labelled(config: &Config, file: &DataFile) -> Result<bool> {
-    let files = [file.clone()];
-    if format_of(config, &files)? != Format::Criteo {
-        return Ok(open_source(config, &files, 1)?.schema().labelled);
-    }
-    let schema = block_options(config, true, 1).schema;
-    has_label(file, &schema).map_err(Error::failed(match config.num_binned() {
-        0 => "the data cannot be read".to_owned(),
-        bins => format!(
-            "the data cannot be read as lines of {} categories (data.num_sparse = {}, of which \
-             {bins} are tables of bins)",
-            schema.num_sparse, config.data.num_sparse
-        ),
-    }))
 }
 
 /// Refuses data that begins with something else than the configuration says, before anything is

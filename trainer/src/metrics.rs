@@ -1,6 +1,10 @@
 //! What an evaluation says: AUC, log loss, normalised entropy, accuracy, base rate, calibration.
+//!
+//! Where samples have weights, each of them is weighted: a sample of weight 2 counts as two of
+//! weight 1, in AUC as in all others, and one of weight 0 as none.
 
 pub mod auc;
+pub(crate) mod runs;
 pub(crate) mod scores;
 
 pub(crate) use scores::TALLY_WORDS;
@@ -71,7 +75,7 @@ impl EvalMetrics {
 
     /// The metrics of samples that add up to `tally`.
     pub fn of(tally: &Tally) -> Self {
-        let samples = tally.num_samples().max(1) as f64;
+        let samples = tally.num_units().max(1) as f64;
         let base_rate = tally.num_positives() as f64 / samples;
         let logloss = tally.loss_sum().filter(|_| tally.num_samples() > 0).map(|sum| sum / samples);
         let entropy = binary_entropy(base_rate);
@@ -125,8 +129,8 @@ impl MetricsAccumulator {
         self.scores.clear();
     }
 
-    /// Adds a batch: one logit and one label (0 or 1) per sample. Padding must be cut off by the
-    /// caller.
+    /// Adds a batch: one logit and one label (0 or 1, or with a weight:
+    /// [`headlong_device::label`]) per sample. Padding must be cut off by the caller.
     pub fn push(&mut self, logits: &[f32], labels: &[f32]) {
         self.scores.extend(logits, labels);
     }
@@ -166,7 +170,7 @@ fn binary_entropy(rate: f64) -> f64 {
     term(rate) + term(1.0 - rate)
 }
 
-/// The exact AUC of `scores` with `labels` (1 where above 0.5, else 0), both of the same length.
+/// The exact AUC of `scores` with `labels` (0 or 1, or with weights), both of the same length.
 /// `None` where it is undefined: no positive sample, no negative one, or a score that is not a
 /// number.
 pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {

@@ -1,7 +1,7 @@
 //! Training from a program of one's own.
 
 use crate::config::Config;
-use crate::data::{self, EvaluationData, Reads, is_labelled};
+use crate::data::{self, EvaluationData, Reads};
 use crate::error::{Error, Result};
 use crate::iteration::job::Job;
 use crate::iteration::trace::Record;
@@ -178,12 +178,13 @@ impl Session {
         let mut config = self.config.clone();
         config.data.format = data::format_to_predict(&config, &files, None);
         config.data.ignores_others = true;
-        config.data.columns.label = None;
+        data::ignore_labels(&mut config);
         config.clear_holdout();
         let ids = self.inner.ids_now()?;
         let mut probabilities = Vec::new();
         for file in &files {
-            let (file, labelled) = (std::slice::from_ref(file), is_labelled(&config, file)?);
+            let labelled = data::has_labels_to_skip(&config, file)?;
+            let file = std::slice::from_ref(file);
             let rows = EvaluationData::open_once(&config, file, labelled, self.threads)?;
             predict_all(self.inner.group(), &mut *rows.reader(&ids)?, &mut |logits, _| {
                 probabilities.extend(logits.iter().map(|&logit| probability(logit)));

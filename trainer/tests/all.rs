@@ -74,4 +74,5 @@ mod tables;
 mod terminal;
 mod tune;
 mod usage;
+mod weights;
 mod your_data;

@@ -3,6 +3,7 @@
 use super::{Loss, LossArgs};
 use crate::simd::for_each_row;
 use crate::sum::block;
+use headlong_device::label;
 use headlong_device::pool::Pool;
 use headlong_device::{MatMut, MatRef, Stream};
 
@@ -38,9 +39,19 @@ fn gradients(
     });
 }
 
-/// Loss of one sample and its derivative by the logit.
+/// Loss of one sample and its derivative by the logit, both times its weight.
 fn loss(kind: Loss, logit: f32, label: f32) -> (f64, f64) {
-    let (z, y) = (f64::from(logit), f64::from(label));
+    let (is_positive, weight) = label::parts(label);
+    if weight == 0.0 {
+        // Of a loss that is no number, too.
+        return (0.0, 0.0);
+    }
+    let (z, y) = (f64::from(logit), f64::from(u8::from(is_positive)));
+    let (loss, gradient) = loss_of(kind, z, y);
+    (loss * f64::from(weight), gradient * f64::from(weight))
+}
+
+fn loss_of(kind: Loss, z: f64, y: f64) -> (f64, f64) {
     // Of the two exponentials only the one that cannot overflow is taken.
     let small = (-z.abs()).exp();
     let p = if z >= 0.0 { 1.0 / (1.0 + small) } else { small / (1.0 + small) };

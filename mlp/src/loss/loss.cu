@@ -55,13 +55,23 @@ inline __device__ double ln_1p(double x) {
     return sum == 1.0 ? x : log(sum) * x / (sum - 1.0);
 }
 
+// A label brings the weight with it, as in `device/src/label.rs`: 0 is label 0 of weight 1.
+inline __device__ double weight_of(float label) {
+    return __float_as_uint(label) == 0 ? 1.0 : (double)fabsf(label);
+}
+
 inline __device__ LossOf loss_of(u32 kind, float logit, float label) {
-    const double z = logit, y = label, small = small_exponential(z), p = probability(z, small);
+    const double weight = weight_of(label), y = label > 0.0f ? 1.0 : 0.0;
+    const double z = logit, small = small_exponential(z), p = probability(z, small);
+    if (weight == 0.0) {
+        // Of a loss that is no number, too.
+        return {0.0, 0.0};
+    }
     if (kind == BCE_WITH_LOGITS) {
         // Note: written so that a NaN logit gives a NaN loss.
-        return {(z < 0.0 ? 0.0 : z) - z * y + ln_1p(small), p - y};
+        return {((z < 0.0 ? 0.0 : z) - z * y + ln_1p(small)) * weight, (p - y) * weight};
     }
-    return {(p - y) * (p - y), 2.0 * (p - y) * p * (1.0 - p)};
+    return {(p - y) * (p - y) * weight, 2.0 * (p - y) * p * (1.0 - p) * weight};
 }
 
 // The samples of a block of the sum, and how many parts they are cut into.

@@ -170,6 +170,7 @@ fn ids_of_any_width_counted_from_samples_have_rows_by_falling_count() {
     let column = |name: &str| SparseColumn { name: name.to_owned(), hotness: Hotness::Fixed(1) };
     let columns = NamedColumns {
         label: None,
+        weight: None,
         dense: Vec::new(),
         dense_reading: DenseReading::Integers,
         sparse: vec![column("word"), column("gaps")],

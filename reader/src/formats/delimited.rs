@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use headlong_device::files::OutputFile;
+use headlong_device::label::parts;
 
 pub(in crate::formats) use self::carried::CarriedText;
 pub(crate) use self::excerpt::read_some;
@@ -223,6 +224,7 @@ impl OneFile {
             self.header[column],
             match self.roles[column] {
                 Role::Label => "label",
+                Role::Weight => "weight",
                 Role::Dense(_) => "dense",
                 Role::Time(_) => "time",
                 _ => "categorical",
@@ -431,6 +433,7 @@ impl DelimitedSink {
         let mut sink =
             Self { path: path.to_owned(), writer, schema: schema.clone(), num_samples: 0 };
         let names = schema.labelled.then(|| schema.label_name()).into_iter();
+        let names = names.chain(schema.weight.as_deref());
         let names = names.chain(schema.dense.iter().map(String::as_str));
         let names: Vec<_> = names.chain(schema.sparse.iter().map(|column| &*column.name)).collect();
         sink.writer.write_record(names).map_err(|error| sink.error(error))?;
@@ -449,7 +452,9 @@ impl DelimitedSink {
     fn fields(&self, samples: &Samples, index: usize, fields: &mut Vec<String>) -> Result<()> {
         fields.clear();
         if self.schema.labelled {
-            fields.push((samples.labels[index] as u8).to_string());
+            let (is_positive, weight) = parts(samples.labels[index]);
+            fields.push(u8::from(is_positive).to_string());
+            fields.extend(self.schema.weight.is_some().then(|| weight.to_string()));
         }
         let width = self.schema.dense.len();
         let dense = index * width..(index + 1) * width;

@@ -6,7 +6,8 @@
 //! index: u64 end of every block · u64 samples · u64 blocks · u64 start of the index · XXH3-64 of the index · HLDATEND
 //! ```
 //!
-//! A block has, column after column, `labels` (a byte each), `dense` (`i32` or `f32`), and for each
+//! A block has, column after column, `labels` (a byte each, or an `f32` that has its weight in it,
+//! where samples have weights: [`headlong_device::label`]), `dense` (`i32` or `f32`), and for each
 //! categorical column a byte that says how wide its ids are here (4 or 8 bytes), the `u32` offsets
 //! of a varying one, and the ids. All numbers are little-endian.
 

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use headlong_device::label::weighted;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::columns::{DenseColumns, SharedColumns};
@@ -29,6 +30,8 @@ pub enum DenseReading {
 pub struct NamedColumns {
     /// The column that holds 0 or 1. Samples of a file without it have no labels.
     pub label: Option<String>,
+    /// The column that says how much each labelled sample counts, where there is one.
+    pub weight: Option<String>,
     /// Dense columns, in order.
     pub dense: Vec<String>,
     /// What is in them.
@@ -65,6 +68,8 @@ pub enum Others {
 pub enum Role {
     /// The label.
     Label,
+    /// The weight of a labelled sample.
+    Weight,
     /// The dense column of this index.
     Dense(usize),
     /// The categorical column of this index.
@@ -94,6 +99,7 @@ impl NamedColumns {
         let sparse = named(["C", "cat_"]).enumerate();
         Self {
             label: header.iter().find(|name| *name == "label").cloned(),
+            weight: None,
             dense: named(["I", "num_"]).collect(),
             dense_reading,
             dense_columns: None,
@@ -136,7 +142,7 @@ impl NamedColumns {
         self.sparse.iter().any(|column| column.name == *name)
             || self.times.iter().any(|column| column.name == *name)
             || self.dense.contains(name)
-            || self.label.as_ref() == Some(name)
+            || [&self.label, &self.weight].contains(&&Some(name.clone()))
     }
 
     /// Adds the parts of a point in time of column `column`; none where it is missing.
@@ -158,6 +164,7 @@ impl NamedColumns {
         DataSchema {
             labelled,
             label: self.label.clone().filter(|name| labelled && name != "label"),
+            weight: self.weight.clone().filter(|_| labelled),
             dense: self.dense.clone(),
             dense_kind: match self.dense_reading {
                 DenseReading::Integers => DenseKind::Integers,
@@ -201,11 +208,15 @@ impl NamedColumns {
         let label = self.label.iter().map(|name| (name, Role::Label));
         let times = self.times.iter().enumerate();
         let times = times.map(|(index, column)| (&column.name, Role::Time(index)));
-        let places: Vec<_> = label.chain(dense).chain(sparse).chain(times).collect();
+        // Without a label there is nothing to weigh.
+        let labelled = self.label.as_ref().is_some_and(|name| header.contains(name));
+        let weight_role = if labelled { Role::Weight } else { Role::Ignored };
+        let weight = self.weight.iter().map(|name| (name, weight_role));
+        let places: Vec<_> = label.chain(weight).chain(dense).chain(sparse).chain(times).collect();
         for (name, role) in &places {
             match header.iter().filter(|column| column == name).count() {
                 1 => {}
-                0 if *role == Role::Label => {}
+                0 if matches!(role, Role::Label | Role::Ignored) => {}
                 0 => {
                     let found = header.join("`, `");
                     return Err(bad(format!(
@@ -262,6 +273,21 @@ pub fn label(field: &[u8]) -> std::result::Result<f32, Fault> {
         b"1" | b"1.0" | b"yes" | b"Yes" | b"YES" => Ok(1.0),
         _ => truth(field).ok_or_else(|| fault("0 or 1", field)),
     }
+}
+
+/// A field of text as a weight: a number that is 0 or more.
+fn weight(field: &[u8]) -> std::result::Result<f32, Fault> {
+    let number = std::str::from_utf8(field).ok().and_then(|text| text.parse().ok());
+    number.and_then(weight_of).ok_or_else(|| fault(WEIGHT, field))
+}
+
+/// What is expected of a weight.
+pub(super) const WEIGHT: &str = "a finite number that is 0 or more";
+
+/// A number as a weight, where it can be one.
+pub(super) fn weight_of(number: f64) -> Option<f32> {
+    let weight = number as f32;
+    (weight.is_finite() && number >= 0.0).then_some(weight)
 }
 
 /// A truth value as Python, R, and most others write it, as a number.
@@ -384,11 +410,13 @@ pub(super) fn push_fields<'a>(
 ) -> std::result::Result<(), (usize, Fault)> {
     // Dense numbers have the model's order, which need not be the file's.
     let mut in_order: Vec<&[u8]> = vec![&[]; columns.dense.len()];
+    let mut weight_here = None;
     for (index, (field, role)) in fields.zip(roles).enumerate() {
         let field = field.trim_ascii();
         let done = match *role {
             Role::Ignored => Ok(()),
             Role::Label => label(field).map(|label| samples.labels.push(label)),
+            Role::Weight => weight(field).map(|weight| weight_here = Some(weight)),
             Role::Dense(column) => {
                 in_order[column] = field;
                 Ok(())
@@ -409,6 +437,9 @@ pub(super) fn push_fields<'a>(
             None => push_dense(field, columns.dense_reading, &mut samples.dense),
         };
         pushed.map_err(|fault| (index(), fault))?;
+    }
+    if let (Some(weight), Some(label)) = (weight_here, samples.labels.last_mut()) {
+        *label = weighted(*label > 0.5, weight);
     }
     samples.num_samples += 1;
     Ok(())

@@ -224,6 +224,7 @@ fn open_folder(folder: &Path, transform: DenseTransform) -> Result<(DataSchema, 
     let schema = DataSchema {
         labelled: !labels.is_empty(),
         label: None,
+        weight: None,
         dense: dense.to_vec(),
         dense_kind: DenseKind::Transformed(transform),
         sparse: sparse

@@ -54,7 +54,7 @@ pub fn inspect_samples(
             }
         });
         rows += samples.num_samples as u64;
-        clicks += samples.labels.iter().filter(|label| **label > 0.5).count() as u64;
+        clicks += samples.num_clicks();
         progress(rows);
     }
     let clicks = schema.labelled.then_some(clicks);

@@ -189,6 +189,7 @@ fn other_formats_are_described_alike() {
     let column = |name: &str, hotness| SparseColumn { name: name.to_owned(), hotness };
     let columns = NamedColumns {
         label: Some("label".to_owned()),
+        weight: None,
         dense: vec!["price".to_owned()],
         dense_reading: DenseReading::Raw(DenseTransform::Identity),
         sparse: vec![column("C1", Hotness::Fixed(1)), column("tags", Hotness::Varying)],

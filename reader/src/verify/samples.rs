@@ -102,7 +102,7 @@ impl SamplesReport {
     fn add(&mut self, samples: &Samples) {
         self.samples += samples.num_samples as u64;
         if let Some(clicks) = &mut self.clicks {
-            *clicks += samples.labels.iter().filter(|label| **label > 0.5).count() as u64;
+            *clicks += samples.num_clicks();
         }
         let width = self.dense.len().max(1);
         match &samples.dense {

@@ -1,5 +1,6 @@
-//! Which column is the label.
+//! Which column is the label, and whether another can be the weight.
 
+use super::Look;
 use super::summary::ColumnSummary;
 use crate::error::{Error, Result};
 
@@ -46,12 +47,7 @@ pub(super) fn label_of(
         ));
     }
     if let Some(asked) = asked {
-        let Some(at) = columns.iter().position(|column| column.name == asked) else {
-            return refuse(format!(
-                "there is no column `{asked}` among {}",
-                listed(columns.iter().map(|column| column.name.as_str()))
-            ));
-        };
+        let at = place_of(columns, asked, "--label")?;
         return match fault(&columns[at]) {
             Some(fault) => refuse(format!("column `{asked}`: {fault}")),
             None => Ok((at, "asked for by --label".to_owned())),
@@ -100,6 +96,56 @@ pub(super) fn is_called_label(name: &str) -> bool {
 fn is_of_one_class(column: &ColumnSummary) -> bool {
     let is_label = column.forms.truths == column.present && column.missing == 0;
     is_label && column.present > 0 && column.distinct == 1 && !column.is_list
+}
+
+/// Where the column is that was asked for as the weight, and what is said of it; `label` is where
+/// the label is.
+///
+/// # Errors
+/// One that there is not, that is the label, or that holds anything but numbers of 0 or more.
+pub(super) fn weight_of(look: &Look, label: usize, asked: &str) -> Result<(usize, String)> {
+    let refuse = |message: String| Err(Error::config("--weight", message));
+    if look.is_criteo {
+        return refuse("Criteo's text has no column of weights: leave it out".to_owned());
+    }
+    let at = place_of(&look.columns, asked, "--weight")?;
+    let column = &look.columns[at];
+    if at == label {
+        return refuse(format!("column `{asked}` is the label"));
+    }
+    match &column.numbers {
+        _ if column.missing > 0 => {
+            let (missing, rows) = (column.missing, column.present + column.missing);
+            refuse(format!("column `{asked}`: {missing} of {rows} fields are empty"))
+        }
+        Some(numbers) if numbers.minimum >= 0.0 => {
+            let mut why = "asked for by --weight: how much each row counts".to_owned();
+            if !(0.5..2.0).contains(&numbers.mean) {
+                why += &format!(
+                    "; {:.3} on average, which acts like that many times the learning rate: \
+                     divide by it to have 1",
+                    numbers.mean
+                );
+            }
+            Ok((at, why))
+        }
+        Some(numbers) => refuse(format!(
+            "column `{asked}`: expected numbers of 0 or more, found {}",
+            numbers.minimum
+        )),
+        None => refuse(format!(
+            "column `{asked}`: expected numbers of 0 or more, found `{}`",
+            column.refused.map_or_else(|| column.examples.join("`, `"), str::to_owned)
+        )),
+    }
+}
+
+/// Where the column is that `flag` names; the error names those that there are.
+fn place_of(columns: &[ColumnSummary], asked: &str, flag: &str) -> Result<usize> {
+    columns.iter().position(|column| column.name == asked).ok_or_else(|| {
+        let names = listed(columns.iter().map(|column| column.name.as_str()));
+        Error::config(flag, format!("there is no column `{asked}` among {names}"))
+    })
 }
 
 /// Why a column is no label.

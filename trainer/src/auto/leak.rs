@@ -48,7 +48,7 @@ pub(super) fn tells<'a>(
 
 fn auc(scored: impl Iterator<Item = (f64, bool)>) -> Option<f64> {
     let mut scores = Scores::default();
-    scored.for_each(|(score, label)| scores.push(score as f32, label));
+    scored.for_each(|(score, label)| scores.push(score as f32, f32::from(u8::from(label))));
     scores.tally().auc()
 }
 

@@ -113,6 +113,7 @@ fn shown(name: &str) -> String {
 fn kind(column: &ColumnChoice) -> &'static str {
     match column.kind {
         Kind::Label => "label",
+        Kind::Weight => "weight",
         Kind::Dense => "number",
         Kind::Categorical => "categorical",
         Kind::List => "list",

@@ -157,8 +157,7 @@ pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> 
     let output = PredictionFile::create(&arguments.output)?;
     let mut applied =
         Applied::named(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
-    // Nothing is done with labels that there may be: they may be empty.
-    applied.config.data.columns.label = None;
+    data::ignore_labels(&mut applied.config);
     let carry = match &arguments.carry[..] {
         [] => data::present(&applied.config, &arguments.data, &applied.config.data.columns.carry)?,
         asked => asked.to_vec(),
@@ -187,7 +186,8 @@ fn write_predictions(
     let mut writer = output.begin(carry)?;
     let mut row = Vec::new();
     for file in files {
-        let (file, labelled) = (slice::from_ref(file), data::is_labelled(&applied.config, file)?);
+        let labelled = data::has_labels_to_skip(&applied.config, file)?;
+        let file = slice::from_ref(file);
         let mut carried = match carry {
             [] => None,
             names => Some(data::carried(&applied.config, file, names)?),

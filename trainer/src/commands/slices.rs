@@ -3,7 +3,8 @@
 
 use crate::config::{Config, Ids};
 use crate::error::{Error, Result};
-use crate::metrics::{EvalMetrics, Scores};
+use crate::metrics::runs::{Group, not_a_number};
+use crate::metrics::{EvalMetrics, Scores, Tally};
 use crate::report::count;
 use headlong_reader::formats::carried::Carried;
 use headlong_reader::{Batch, Reader, ReaderState, SkipReport};
@@ -37,7 +38,7 @@ impl Slices {
         for (&logit, &label) in logits.iter().zip(labels) {
             next_row(&mut self.carried, &mut self.row)?;
             for (value, scores) in self.row.drain(..).zip(&mut self.scores) {
-                scores.entry(value).or_default().push(logit, label > 0.5);
+                scores.entry(value).or_default().push(logit, label);
             }
         }
         Ok(())
@@ -125,7 +126,8 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-/// The mean of the groups' own AUC, weighted by samples; groups of one class have none.
+/// The mean of the groups' own AUC, weighted by samples, or by these samples' weights; groups of
+/// one class have none.
 struct Grouped {
     auc: Option<f64>,
     groups: u64,
@@ -134,20 +136,24 @@ struct Grouped {
 
 impl Grouped {
     fn of<'a>(groups: impl Iterator<Item = &'a mut Scores>) -> Self {
-        let (mut sum, mut samples, mut all, mut none) = (Vec::new(), 0, 0, 0);
+        let (mut shares, mut weights, mut all, mut none) = (Vec::new(), Vec::new(), 0, 0);
         for scores in groups {
             all += 1;
-            match scores.tally().auc() {
+            let tally = scores.tally();
+            match tally.auc() {
                 Some(auc) => {
-                    samples += scores.num_samples();
-                    sum.push(auc * scores.num_samples() as f64);
+                    weights.push(tally.weight());
+                    shares.push(auc * tally.weight());
                 }
                 None => none += 1,
             }
         }
         // The order of a hash table changes no bit.
-        sum.sort_by(f64::total_cmp);
-        let auc = (samples > 0).then(|| sum.iter().sum::<f64>() / samples as f64);
+        let [shares, weights] = [shares, weights].map(|mut each| {
+            each.sort_by(f64::total_cmp);
+            each.iter().sum::<f64>()
+        });
+        let auc = (all > none).then(|| shares / weights);
         Self { auc, groups: all, of_one_class: none }
     }
 
@@ -179,28 +185,31 @@ pub struct Tenth {
     rate: f64,
 }
 
-/// Tenths of all samples, from the lowest predictions to the highest. Equal predictions are not
-/// divided, so that there may be fewer.
+/// Tenths of all samples, by weight, from the lowest predictions to the highest. Equal predictions
+/// are not divided, so that there may be fewer.
 pub fn tenths(scores: &mut Scores) -> Vec<Tenth> {
-    let (runs, _) = scores.runs();
-    let all: u64 = runs.iter().map(|[_, yes, no]| u64::from(*yes) + u64::from(*no)).sum();
+    let is_number = |group: &Group| group.key != not_a_number();
+    let groups: Vec<Group> =
+        scores.runs().in_groups(|groups, _| groups.filter(is_number).collect());
+    let all: u64 = groups.iter().map(|group| group.positives + group.negatives).sum();
     let (mut parts, mut before) = (vec![Vec::new(); 10], 0);
-    for run in runs {
-        let here = u64::from(run[1]) + u64::from(run[2]);
+    for group in groups {
+        let here = group.positives + group.negatives;
         // Where its middle lies.
         let part = (10 * (2 * before + here) / (2 * all).max(1)).min(9);
-        parts[part as usize].push(run);
+        parts[part as usize].push(group);
         before += here;
     }
-    let tenth = |runs: Vec<_>| {
-        let metrics = EvalMetrics::of(&crate::metrics::Tally::of(runs.into_iter()));
+    let tenth = |groups: Vec<_>| {
+        // Shares are the same in any unit.
+        let metrics = EvalMetrics::of(&Tally::of(&mut groups.into_iter(), 0));
         Some(Tenth {
             samples: metrics.eval_samples,
             mean_prediction: metrics.mean_prediction?,
             rate: metrics.base_rate,
         })
     };
-    parts.into_iter().filter(|runs| !runs.is_empty()).filter_map(tenth).collect()
+    parts.into_iter().filter(|groups| !groups.is_empty()).filter_map(tenth).collect()
 }
 
 /// Tenths as fields of a JSON document.

@@ -50,6 +50,9 @@ pub struct TrainArguments {
     /// With --auto: the column to predict, where its name does not tell
     #[arg(long, value_name = "COL", requires = "auto")]
     pub label: Option<String>,
+    /// With --auto: the column that says how much each row counts (data.columns.weight)
+    #[arg(long, value_name = "COL", requires = "auto")]
+    pub weight: Option<String>,
 
     /// Training files: Criteo text, CSV or TSV (plain, gzip or Zstandard; `-`: standard input),
     /// Parquet, or binary data; may be repeated
@@ -368,6 +371,7 @@ impl TrainArguments {
         let columns = &said.data.columns;
         let asked = Asked {
             label: self.label.as_deref().or(columns.label.as_deref()),
+            weight: self.weight.as_deref().or(columns.weight.as_deref()),
             ignored: &columns.ignored,
             text: OfText {
                 separator: columns.separator.map(|separator| separator as u8),

@@ -69,6 +69,9 @@ pub struct TuneArguments {
     /// The column to predict, where its name does not tell
     #[arg(long, value_name = "COL", conflicts_with = "config")]
     pub label: Option<String>,
+    /// The column that says how much each row counts (data.columns.weight)
+    #[arg(long, value_name = "COL", conflicts_with = "config")]
+    pub weight: Option<String>,
     /// What a malformed line does: end the search, or be skipped and counted
     #[arg(long, value_name = "error|skip", value_parser = choice::on_bad_row())]
     pub on_bad_row: Option<BadRowPolicy>,
@@ -207,6 +210,7 @@ fn base(arguments: &TuneArguments, registry: &Registry) -> Result<Config> {
         config: arguments.config.clone(),
         auto: arguments.config.is_none(),
         label: arguments.label.clone(),
+        weight: arguments.weight.clone(),
         data: arguments.data.clone(),
         valid: arguments.valid.clone(),
         set: settings(arguments),
@@ -250,7 +254,11 @@ fn asked(
             })?;
             format!("--config of\n{text}")
         }
-        None => format!("--auto, label {}", arguments.label.as_deref().unwrap_or("by its name")),
+        None => {
+            let label = arguments.label.as_deref().unwrap_or("by its name");
+            let weight = arguments.weight.iter().map(|column| format!(", weight {column}"));
+            format!("--auto, label {label}{}", weight.collect::<String>())
+        }
     };
     let [data, valid] = contents(base)?;
     Ok(Asked {

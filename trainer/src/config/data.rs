@@ -194,6 +194,13 @@ settings! {
         /// Files with a header: the column that holds 0 or 1.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub label: Option<String>,
+        /// Files with a header: the column that says how much each sample counts, 0 or more.
+        ///
+        /// A sample's loss and gradient are multiplied by it, and the mean over the batch is taken
+        /// by samples, not by weights: weights that are 1 on average keep the learning rate what
+        /// it is. Metrics are weighted by it, too. The model does not see it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub weight: Option<String>,
         /// Files with a header: columns of numbers.
         ///
         /// In the order the model has them.
@@ -388,6 +395,7 @@ impl ColumnsConfig {
     pub(crate) fn roles(&self) -> impl Iterator<Item = (&'static str, &[String])> {
         let roles = [
             ("label", self.label.as_slice()),
+            ("weight", self.weight.as_slice()),
             ("dense", &self.dense),
             ("categorical", &self.categorical),
             ("ignored", &self.ignored),
@@ -421,6 +429,16 @@ impl ColumnsConfig {
         let twice = |(at, name): &(usize, &String)| self.carry[..*at].contains(name);
         if let Some((_, name)) = self.carry.iter().enumerate().find(twice) {
             return Err(Error::config("data.columns.carry", format!("`{name}` is named twice")));
+        }
+        if let Some(weight) = self.weight.as_ref().filter(|_| self.label.is_none()) {
+            let message = format!("`{weight}` weighs labels, and data.columns.label is not set");
+            return Err(Error::config("data.columns.weight", message));
+        }
+        let carried = self.carry.iter().map(|name| (name, "carry"));
+        let mut others = carried.chain(self.group.iter().map(|name| (name, "group")));
+        if let Some((name, role)) = others.find(|(name, _)| Some(*name) == self.weight.as_ref()) {
+            let message = format!("column `{name}` is named in data.columns.weight, too");
+            return Err(Error::config(format!("data.columns.{role}"), message));
         }
         let mut named = Vec::new();
         for (role, columns) in self.roles() {

@@ -465,6 +465,7 @@ mod tests {
             self.data.hotness = vec![1];
             self.data.columns = crate::config::ColumnsConfig {
                 label: Some("y".into()),
+                weight: Some("w".into()),
                 dense: vec!["x".into()],
                 categorical: vec!["c".into()],
                 lists: vec!["c".into()],

@@ -1,5 +1,6 @@
 //! The training data of a run, batch by batch.
 
+use headlong_device::label::parts;
 use headlong_reader::format_reader::FormatReader;
 use headlong_reader::{
     Batch, CriteoTextReader, IdMapper, Position, Progress, Reader, ReaderState, Result, SkipReport,
@@ -29,11 +30,12 @@ struct Labels {
 
 impl Labels {
     fn add(&mut self, labels: &[f32]) {
+        let classes = labels.iter().map(|&label| f32::from(u8::from(parts(label).0)));
         if self.samples == 0 {
-            self.only = labels.first().copied();
+            self.only = classes.clone().next();
         }
         self.samples += labels.len() as u64;
-        self.only = self.only.filter(|only| labels.iter().all(|label| label == only));
+        self.only = self.only.filter(|only| classes.clone().all(|class| class == *only));
     }
 }
 

@@ -170,7 +170,8 @@ mod tests {
         ) {
             let of = |samples: &[(f32, bool)]| {
                 let mut scores = Scores::default();
-                samples.iter().for_each(|&(score, label)| scores.push(score, label));
+                let label = |one: bool| f32::from(u8::from(one));
+                samples.iter().for_each(|&(score, one)| scores.push(score, label(one)));
                 scores.tally().auc()
             };
             let forward = of(&samples);

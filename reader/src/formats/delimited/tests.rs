@@ -12,6 +12,7 @@ use crate::samples::SparseColumn;
 fn columns(dense: &[&str], sparse: &[(&str, Hotness)], ignored: &[&str]) -> NamedColumns {
     NamedColumns {
         label: Some("clicked".to_owned()),
+        weight: None,
         dense: dense.iter().map(|&name| name.to_owned()).collect(),
         dense_reading: DenseReading::Raw(DenseTransform::LnPlus1),
         sparse: sparse

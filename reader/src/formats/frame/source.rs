@@ -88,7 +88,7 @@ impl OneFrame {
             let single = match role {
                 Role::Ignored => continue,
                 Role::Sparse(sparse) => columns.sparse[*sparse].hotness == Hotness::Fixed(1),
-                Role::Label | Role::Dense(_) | Role::Time(_) => true,
+                Role::Label | Role::Weight | Role::Dense(_) | Role::Time(_) => true,
             };
             let (expected, found) = match (single, column.kind) {
                 (true, FrameKind::Numbers | FrameKind::Words)
@@ -143,10 +143,11 @@ impl FrameStream {
             DenseValues::Integers(values) => values.resize(count * width, 0),
             DenseValues::Numbers(values) => values.resize(count * width, 0.0),
         }
-        for (index, role) in one.roles.iter().enumerate() {
-            if *role == Role::Ignored {
-                continue;
-            }
+        let used = one.roles.iter().enumerate().filter(|(_, role)| **role != Role::Ignored);
+        let (weights, others): (Vec<_>, Vec<_>) =
+            used.partition(|(_, role)| **role == Role::Weight);
+        // Weights go to labels that are there.
+        for (index, role) in others.into_iter().chain(weights) {
             let column = Column::of_frame(one.frame.read(index, rows.clone()));
             column.put(*role, &self.columns, samples, count).map_err(
                 |(row, (expected, found))| {

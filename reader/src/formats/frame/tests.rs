@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::convert::{self, Described};
 use crate::disk::DiskOptions;
-use crate::excerpt::{Limits, excerpt};
+use crate::excerpt::{Limits, OfText, excerpt};
 use crate::formats::named::{DenseReading, NamedColumns};
 use crate::formats::testing::read_ranges;
 use crate::formats::{Format, Source, carried::Carried};
@@ -105,6 +105,8 @@ fn described() -> Described {
     let sparse = |name: &str, hotness| SparseColumn { name: name.to_owned(), hotness };
     let columns = NamedColumns {
         label: Some("label".to_owned()),
+        weight: None,
+        times: Vec::new(),
         dense: vec!["age".to_owned()],
         dense_reading: DenseReading::Raw(DenseTransform::LnPlus1),
         dense_columns: None,
@@ -145,7 +147,7 @@ fn a_frame_gives_the_samples_of_the_same_text() {
 
 #[test]
 fn a_look_at_a_frame_and_its_carried_columns_are_its_texts() {
-    let found = excerpt(Format::Parquet, &files(), Limits::default()).unwrap();
+    let found = excerpt(Format::Parquet, &files(), Limits::default(), OfText::default()).unwrap();
     assert!(found.is_whole() && found.rows == 4);
     let texts = |column: usize| -> Vec<_> {
         let fields = found.columns[column].fields.iter();

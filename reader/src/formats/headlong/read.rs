@@ -365,7 +365,10 @@ fn parse(contents: &[u8], file: &OneFile, count: usize, samples: &mut Samples) -
     samples.clear(schema);
     samples.num_samples = count;
     let mut rest = contents;
-    if schema.labelled {
+    if schema.weight.is_some() {
+        let (labels, _) = rest.split_off(..count * 4)?.as_chunks::<4>();
+        samples.labels.extend(labels.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+    } else if schema.labelled {
         samples.labels.extend(rest.split_off(..count)?.iter().map(|&label| f32::from(label)));
     }
     let (dense, _) = rest.split_off(..count * schema.dense.len() * 4)?.as_chunks::<4>();

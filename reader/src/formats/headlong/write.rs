@@ -107,7 +107,9 @@ impl Sink for HeadlongSink {
 
 fn encode(samples: &Samples, header: &Header, block: &mut Vec<u8>) {
     block.clear();
-    if header.schema.labelled {
+    if header.schema.weight.is_some() {
+        samples.labels.iter().for_each(|label| block.extend_from_slice(&label.to_le_bytes()));
+    } else if header.schema.labelled {
         block.extend(samples.labels.iter().map(|&label| label as u8));
     }
     match &samples.dense {

@@ -5,14 +5,15 @@ use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use ::parquet::data_type::{ByteArray, DataType};
 use ::parquet::errors::ParquetError;
 use ::parquet::schema::types::ColumnDescriptor;
+use headlong_device::label::weighted;
 
 use super::clock::Clock;
 use crate::columns::DenseColumns;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::excerpt::UNIT_SEPARATOR;
 use crate::formats::named::{
-    DenseReading, Fault, NamedColumns, Role, id_of_text, label as label_of_text, push_ids,
-    transformed,
+    DenseReading, Fault, NamedColumns, Role, WEIGHT, id_of_text, label as label_of_text, push_ids,
+    transformed, weight_of,
 };
 use crate::frame::{self, FrameValues};
 use crate::hashing::MISSING_ID;
@@ -147,6 +148,14 @@ impl Column {
             Role::Ignored => Ok(()),
             Role::Label => single(&mut |_, value| {
                 samples.labels.push(self.label(value)?);
+                Ok(())
+            }),
+            // Labels are there already.
+            Role::Weight => single(&mut |row, value| {
+                let number = value.and_then(|index| self.double(index));
+                let weight = number.and_then(weight_of);
+                let weight = weight.ok_or_else(|| (WEIGHT, self.shown(value)))?;
+                samples.labels[row] = weighted(samples.labels[row] > 0.5, weight);
                 Ok(())
             }),
             Role::Dense(column) => {

@@ -172,6 +172,7 @@ fn own_columns(path: &Path, opened: &Opened) -> Result<Option<NamedColumns>> {
     };
     Ok(Some(NamedColumns {
         label: schema.labelled.then(|| schema.label_name().to_owned()),
+        weight: schema.weight,
         dense: schema.dense,
         dense_reading,
         dense_columns: None,
@@ -227,7 +228,7 @@ impl OneFile {
             let single = match role {
                 Role::Ignored => continue,
                 Role::Sparse(column) => columns.sparse[*column].hotness == Hotness::Fixed(1),
-                Role::Label | Role::Dense(_) | Role::Time(_) => true,
+                Role::Label | Role::Weight | Role::Dense(_) | Role::Time(_) => true,
             };
             let is_time = matches!(role, Role::Time(_)) && Clock::of(leaf).is_some();
             if let Some((found, help)) = refused_type(leaf).filter(|_| !is_time) {
@@ -342,8 +343,10 @@ impl ParquetStream {
                 let open = |(leaf, role): (usize, &Role)| {
                     Ok((leaf, *role, file.opened.column(group, leaf)?))
                 };
-                let columns =
-                    used.map(open).collect::<std::result::Result<Vec<_>, _>>().map_err(failed)?;
+                let opened = used.map(open).collect::<std::result::Result<Vec<_>, _>>();
+                let mut columns = opened.map_err(failed)?;
+                // Weights go to labels that are there.
+                columns.sort_by_key(|(_, role, _)| *role == Role::Weight);
                 OpenGroup { part, columns, next: 0 }
             }
         };

@@ -111,6 +111,7 @@ fn whole(count: u64) -> Vec<Range<u64>> {
 fn columns(hotness: &[Hotness], reading: DenseReading) -> NamedColumns {
     NamedColumns {
         label: Some("label".to_owned()),
+        weight: None,
         dense: vec!["I1".to_owned(), "I2".to_owned(), "I3".to_owned()],
         dense_reading: reading,
         sparse: hotness
@@ -232,6 +233,7 @@ fn foreign_columns() -> NamedColumns {
         [("shop", Hotness::Fixed(1)), ("year", Hotness::Fixed(1)), ("genres", Hotness::Varying)];
     NamedColumns {
         label: Some("clicked".to_owned()),
+        weight: None,
         dense: vec!["price".to_owned(), "is_new".to_owned()],
         dense_reading: DenseReading::Raw(DenseTransform::Identity),
         sparse: sparse
@@ -329,6 +331,7 @@ fn dates_times_and_decimals_are_refused_by_name() {
     let path = folder.path().join("a.parquet");
     let columns = |name: &str| NamedColumns {
         label: None,
+        weight: None,
         dense: Vec::new(),
         sparse: vec![SparseColumn { name: name.to_owned(), hotness: Hotness::Fixed(1) }],
         ignored: vec!["I1".to_owned(), "C1".to_owned()],
@@ -423,6 +426,7 @@ fn a_field_of_a_structure_is_not_taken_for_its_column() {
     let path = folder.path().join("a.parquet");
     let named = |dense: &str| NamedColumns {
         label: None,
+        weight: None,
         dense: vec![dense.to_owned()],
         sparse: vec![SparseColumn { name: "C1".to_owned(), hotness: Hotness::Varying }],
         ..foreign_columns()

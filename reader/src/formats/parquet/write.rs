@@ -11,6 +11,7 @@ use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::types::Type;
 use headlong_device::files::OutputFile;
+use headlong_device::label::parts;
 
 use super::SCHEMA_KEY;
 use crate::criteo::parse::MISSING_DENSE;
@@ -22,8 +23,8 @@ use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, IdBags, Sample
 
 const GROUP_SAMPLES: usize = 1 << 16;
 
-/// Writes one file: `label` as `INT32`, dense numbers as `INT32` (null: missing) or `FLOAT`, ids as
-/// `UINT_64` (null: missing), several ids as lists of them. Compressed by Snappy.
+/// Writes one file: `label` as `INT32`, weights as `FLOAT`, dense numbers as `INT32` (null: missing)
+/// or `FLOAT`, ids as `UINT_64` (null: missing), several ids as lists of them. Compressed by Snappy.
 pub struct ParquetSink {
     path: PathBuf,
     writer: SerializedFileWriter<OutputFile>,
@@ -89,6 +90,9 @@ fn message(schema: &DataSchema) -> Written<Type> {
             ConvertedType::NONE,
         )?);
     }
+    if let Some(name) = &schema.weight {
+        fields.push(leaf(name, Physical::FLOAT, Repetition::REQUIRED, ConvertedType::NONE)?);
+    }
     for name in &schema.dense {
         fields.push(match schema.dense_kind {
             DenseKind::Integers => {
@@ -121,8 +125,13 @@ fn write_columns(
     schema: &DataSchema,
 ) -> Written<()> {
     if schema.labelled {
-        let labels: Vec<i32> = samples.labels.iter().map(|&label| label as i32).collect();
+        let parts = samples.labels.iter().map(|&label| parts(label));
+        let labels: Vec<i32> = parts.clone().map(|(label, _)| i32::from(label)).collect();
         write::<Int32Type>(group, &labels, None, None)?;
+        if schema.weight.is_some() {
+            let weights: Vec<f32> = parts.map(|(_, weight)| weight).collect();
+            write::<FloatType>(group, &weights, None, None)?;
+        }
     }
     let width = schema.dense.len();
     for column in 0..width {

@@ -150,10 +150,11 @@ mod tests {
 
     /// Flags that set no key: they say where the configuration comes from, or what a run does
     /// besides.
-    const OTHERS: [&str; 13] = [
+    const OTHERS: [&str; 14] = [
         "--auto",
         "--config",
         "--label",
+        "--weight",
         "--preset",
         "--set",
         "--resume",

@@ -6,7 +6,8 @@
 //! range holds more than about twice its part of the runs, whatever the scores. Samples of one
 //! logit are one run on each rank, so that ties cannot make a range large.
 
-use crate::metrics::scores::{Run, TALLY_WORDS, Tally};
+use crate::metrics::runs::Runs;
+use crate::metrics::scores::{TALLY_WORDS, Tally};
 use headlong_comm::{Communicator, Result};
 
 /// Keys that a rank shows for each range.
@@ -14,13 +15,40 @@ const SAMPLES_PER_RANGE: usize = 32;
 /// The key of no number: fills up the sample of a rank that has few runs.
 const NO_KEY: u32 = u32::MAX;
 
-/// Gives every rank the runs of its range, in no order.
-pub(super) fn exchange(communicator: &Communicator, runs: &[Run]) -> Result<Vec<Run>> {
+/// Gives every rank the runs of its range, in no order. They have weights where any rank's have.
+pub(super) fn exchange(communicator: &Communicator, runs: Runs) -> Result<Runs> {
     let num_ranks = communicator.num_ranks();
-    let mine = sample(runs, num_ranks);
-    let mut samples = vec![0; mine.len() * num_ranks];
-    communicator.all_gather(&mine, &mut samples)?;
-    let parts = parts(runs, &borders(&mut samples, num_ranks));
+    let mut mine = sample(&runs, num_ranks);
+    let num_keys = mine.len();
+    mine.extend([u32::from(runs.is_weighted()), runs.heaviest().to_bits()]);
+    let mut all = vec![0; mine.len() * num_ranks];
+    communicator.all_gather(&mine, &mut all)?;
+    let (mut keys, mut is_weighted, mut heaviest) = (Vec::new(), false, 0.0_f32);
+    for of_rank in all.chunks(mine.len()) {
+        keys.extend_from_slice(&of_rank[..num_keys]);
+        is_weighted |= of_rank[num_keys] == 1;
+        heaviest = heaviest.max(f32::from_bits(of_rank[num_keys + 1]));
+    }
+    let borders = borders(&mut keys, num_ranks);
+    match runs {
+        Runs::Plain(runs) if !is_weighted => {
+            Ok(Runs::Plain(give_ranges(communicator, &runs, &borders)?))
+        }
+        runs => {
+            let received = give_ranges(communicator, &runs.into_weighted(), &borders)?;
+            Ok(Runs::Weighted(received, heaviest))
+        }
+    }
+}
+
+/// The same of runs of any number of words, between these borders.
+fn give_ranges<const WORDS: usize>(
+    communicator: &Communicator,
+    runs: &[[u32; WORDS]],
+    borders: &[u32],
+) -> Result<Vec<[u32; WORDS]>> {
+    let num_ranks = communicator.num_ranks();
+    let parts = parts(runs, borders);
     let sent: Vec<usize> = parts.iter().map(|part| part.as_flattened().len()).collect();
     let words: Vec<u64> = sent.iter().map(|&count| count as u64).collect();
     let mut all = vec![0; num_ranks * num_ranks];
@@ -40,35 +68,14 @@ pub(crate) fn add_up(communicator: &Communicator, mine: Tally) -> Result<Tally> 
     Ok(tallies.reduce(Tally::and_above).unwrap_or_default())
 }
 
-/// What runs that came from several ranks add up to; those of one logit may be several.
-pub(super) fn merge(mut runs: Vec<Run>) -> Tally {
-    // A stable sort finds what is in order already: it merges.
-    runs.sort_by_key(|&[key, ..]| key);
-    let mut rest = runs.into_iter().peekable();
-    Tally::of(std::iter::from_fn(|| {
-        let [key, mut positives, mut negatives] = rest.next()?;
-        while let Some([_, more_positives, more_negatives]) =
-            rest.next_if(|&[other, ..]| other == key)
-        {
-            positives = positives
-                .checked_add(more_positives)
-                .expect("fewer than 2^32 samples of one logit");
-            negatives = negatives
-                .checked_add(more_negatives)
-                .expect("fewer than 2^32 samples of one logit");
-        }
-        Some([key, positives, negatives])
-    }))
-}
-
 /// Keys of a rank's runs, evenly spaced.
-fn sample(runs: &[Run], num_ranks: usize) -> Vec<u32> {
+fn sample(runs: &Runs, num_ranks: usize) -> Vec<u32> {
     let len = SAMPLES_PER_RANGE * num_ranks;
-    let key = |index: usize| match runs.len() {
-        few if few <= len => runs.get(index).map_or(NO_KEY, |run| run[0]),
-        many => runs[index * many / len][0],
+    let place = |index: usize| match runs.len() {
+        few if few <= len => index,
+        many => index * many / len,
     };
-    (0..len).map(key).collect()
+    (0..len).map(|index| runs.key(place(index)).unwrap_or(NO_KEY)).collect()
 }
 
 /// The last key of each range but the highest.
@@ -80,10 +87,13 @@ fn borders(samples: &mut Vec<u32>, num_ranks: usize) -> Vec<u32> {
         .collect()
 }
 
-fn parts<'a>(mut runs: &'a [Run], borders: &[u32]) -> Vec<&'a [Run]> {
+fn parts<'a, const WORDS: usize>(
+    mut runs: &'a [[u32; WORDS]],
+    borders: &[u32],
+) -> Vec<&'a [[u32; WORDS]]> {
     let mut parts = Vec::with_capacity(borders.len() + 1);
     for &border in borders {
-        let (part, rest) = runs.split_at(runs.partition_point(|&[key, ..]| key <= border));
+        let (part, rest) = runs.split_at(runs.partition_point(|run| run[0] <= border));
         parts.push(part);
         runs = rest;
     }
@@ -97,10 +107,11 @@ mod tests {
     use crate::metrics::Scores;
     use headlong_comm::Topology;
     use headlong_comm::testing::run_ranks;
+    use headlong_device::label;
     use proptest::prelude::*;
 
     /// Scores of one rank.
-    fn scores(samples: &[(f32, bool)]) -> Scores {
+    fn scores(samples: &[(f32, f32)]) -> Scores {
         let mut scores = Scores::default();
         samples.iter().for_each(|&(logit, label)| scores.push(logit, label));
         scores
@@ -108,15 +119,12 @@ mod tests {
 
     /// The tally by ranks, each of which has its part of the samples; and the most runs that a rank
     /// got.
-    fn by_ranks(parts: &[Vec<(f32, bool)>]) -> (Vec<Tally>, usize) {
+    fn by_ranks(parts: &[Vec<(f32, f32)>]) -> (Vec<Tally>, usize) {
         let all = run_ranks(&Topology::from_node_sizes(&[parts.len()]), |communicator| {
-            let (runs, rest) = scores(&parts[communicator.rank().0]).runs();
-            let received = exchange(communicator, &runs)?;
+            let runs = scores(&parts[communicator.rank().0]).runs();
+            let received = exchange(communicator, runs)?;
             let len = received.len();
-            Ok::<_, headlong_comm::CommError>((
-                add_up(communicator, merge(received).and_above(rest))?,
-                len,
-            ))
+            Ok::<_, headlong_comm::CommError>((add_up(communicator, received.tally())?, len))
         });
         let all: Vec<_> = all.into_iter().map(|one| one.expect("the ranks are well")).collect();
         (
@@ -128,19 +136,24 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Coarse logits tie across ranks; some ranks have nothing; some logits are no number.
+        /// Coarse logits tie across ranks; some ranks have nothing, or samples without weights
+        /// alone; some logits are no number.
         #[test]
         fn ranks_find_what_one_sorted_list_has(
             samples in prop::collection::vec((-40_i8..40, any::<bool>(), 0_usize..5), 0..300),
             divisor in prop::sample::select(vec![1.0_f32, 7.0, 1000.0]),
             num_ranks in 1_usize..6,
             not_a_number in prop::option::weighted(0.2, any::<bool>()),
+            weights in prop::sample::select(vec![&[1.0_f32][..], &[0.3, 1.0, 0.0, 1e-3, 7.0]]),
         ) {
+            let weighted =
+                |label, rank: usize| label::weighted(label, weights[rank % weights.len()]);
             let mut parts = vec![Vec::new(); num_ranks];
             for &(logit, label, rank) in &samples {
-                parts[rank.min(num_ranks - 1)].push((f32::from(logit) / divisor, label));
+                let sample = (f32::from(logit) / divisor, weighted(label, rank));
+                parts[rank.min(num_ranks - 1)].push(sample);
             }
-            parts[0].extend(not_a_number.map(|label| (f32::NAN, label)));
+            parts[0].extend(not_a_number.map(|label| (f32::NAN, weighted(label, 0))));
             let whole = scores(&parts.concat()).tally();
             let (tallies, _) = by_ranks(&parts);
             prop_assert!(
@@ -164,7 +177,10 @@ mod tests {
         for spread in [1.0, 1e-3] {
             // One rank's scores lie below all others': each rank's own borders would be wrong.
             let part = |rank: u64| {
-                (0..len).map(move |i| (random(rank * len + i) * spread + rank as f32, i % 3 == 0))
+                (0..len).map(move |i| {
+                    let label = f32::from(u8::from(i % 3 == 0));
+                    (random(rank * len + i) * spread + rank as f32, label)
+                })
             };
             let parts: Vec<Vec<_>> = (0..ranks).map(|rank| part(rank).collect()).collect();
             let (tallies, most) = by_ranks(&parts);
@@ -172,7 +188,7 @@ mod tests {
             assert!(most as u64 <= 2 * len, "a rank got {most} of {} runs", ranks * len);
         }
         // All scores tie: one run of each rank, and nothing else, is all that travels.
-        let tied = vec![vec![(0.5, true), (0.5, false), (0.5, false)]; 4];
+        let tied = vec![vec![(0.5, 1.0), (0.5, 0.0), (0.5, 0.0)]; 4];
         let (tallies, most) = by_ranks(&tied);
         assert_eq!((tallies[3].auc(), most), (Some(0.5), 4));
     }

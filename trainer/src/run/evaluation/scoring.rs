@@ -5,10 +5,11 @@
 //! ranks of processes       start ── own scores sorted ── exchange ── own range added up ── finish (tallies are gathered)
 //! ```
 
-use super::exchange::{add_up, exchange, merge};
+use super::exchange::{add_up, exchange};
 use crate::error::{Error, Result, exchange_failed};
 use crate::metrics::EvalMetrics;
-use crate::metrics::scores::{Run, Scores, Tally};
+use crate::metrics::runs::Runs;
+use crate::metrics::scores::{Scores, Tally};
 use headlong_comm::Communicator;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ enum Work {
     /// Everything, where this process has all scores.
     All(Worker<(Tally, Vec<Scores>)>),
     /// Sorts the scores of this process's rank.
-    Sort(Link, Worker<(Vec<Run>, Tally, Vec<Scores>)>),
+    Sort(Link, Worker<(Runs, Vec<Scores>)>),
     /// Adds up the range of logits that this rank has been given.
     Merge(Link, Worker<Tally>),
 }
@@ -56,8 +57,8 @@ impl Scoring {
             Some(communicator) => Work::Sort(
                 Link(communicator),
                 Worker::start("scoring", move || {
-                    let (runs, rest) = scores[0].runs();
-                    (runs, rest, scores)
+                    let runs = scores[0].runs();
+                    (runs, scores)
                 })?,
             ),
         };
@@ -70,11 +71,11 @@ impl Scoring {
     pub fn exchange(&mut self) -> Result<()> {
         let Work::Sort(link, worker) = &mut self.work else { return Ok(()) };
         let busy = link.0.busy("sorts its scores");
-        let (runs, rest, memory) = worker.result();
+        let (runs, memory) = worker.result();
         drop(busy);
-        let received = exchange(&link.0, &runs).map_err(exchange_failed("the scores"))?;
+        let received = exchange(&link.0, runs).map_err(exchange_failed("the scores"))?;
         self.memory = memory;
-        let merging = Worker::start("scoring", move || merge(received).and_above(rest))?;
+        let merging = Worker::start("scoring", move || received.tally())?;
         self.work = Work::Merge(link.clone(), merging);
         Ok(())
     }

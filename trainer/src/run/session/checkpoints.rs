@@ -191,6 +191,7 @@ fn refuse_another_run(now: &Config, then: &Config) -> Result<()> {
             ("data.holdout_fold", quoted(&config.data.holdout_fold)),
             ("data.holdout_test", quoted(&config.data.holdout_test)),
             ("data.columns.label", quoted(&columns.label)),
+            ("data.columns.weight", quoted(&columns.weight)),
             ("data.columns.dense", quoted(&columns.dense)),
             ("data.columns.categorical", quoted(&columns.categorical)),
             ("data.columns.lists", quoted(&columns.lists)),
