@@ -1,6 +1,10 @@
 """Data frames of polars, pandas and pyarrow, which are read where they are."""
 
+import contextlib
 import datetime
+import io
+import os
+import re
 import unittest
 from pathlib import Path
 
@@ -13,7 +17,7 @@ import pyarrow.parquet
 import headlong
 
 from bare import command
-from rows import QUICK, clicks, folder
+from rows import QUICK, clicks, folder, write_csv
 
 ROWS = {**clicks(3000), "genres": [["a", "b"][: row % 3] for row in range(3000)]}
 TABLE = pyarrow.table(ROWS)
@@ -76,6 +80,22 @@ class Frames(unittest.TestCase):
         found[0] = 0.5
         with self.assertRaisesRegex(headlong.Error, "data: header: expected a column `user`"):
             model.predict(TABLE.drop_columns("user"))
+
+    def test_the_programs_of_the_pages_run(self):
+        root, here = Path(__file__).parents[2], Path.cwd()
+        for page in ("docs/python.md", "README.md"):
+            programs = re.findall("```py\n(.*?)```", (root / page).read_text(), re.DOTALL)
+            self.assertTrue(programs, page)
+            with folder() as scratch, contextlib.redirect_stdout(io.StringIO()) as said:
+                write_csv(clicks(9200), Path(scratch, "clicks.csv"))
+                names = {}
+                try:
+                    os.chdir(scratch)
+                    for program in programs:
+                        exec(program, names)
+                finally:
+                    os.chdir(here)
+            self.assertIn("0.", said.getvalue())
 
     def test_what_cannot_be_read_is_left_out_or_named(self):
         day = datetime.date(2026, 1, 1)
