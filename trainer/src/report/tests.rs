@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
-impl std::io::Write for Shared {
+impl Write for Shared {
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(data)
     }
