@@ -113,6 +113,7 @@ class Frames(unittest.TestCase):
             TABLE.append_column("odd", pyarrow.nulls(3000)),
             TABLE.append_column("odd", pyarrow.array([b"\xff"] * 3000)),
             TABLE.append_column("odd", pyarrow.array([1.5] * 3000, pyarrow.float16())),
+            polars.DataFrame(ROWS).with_columns(odd=polars.lit(None)),
             polars.DataFrame(ROWS).with_columns(odd=polars.lit(1).cast(polars.Int128)),
             polars.DataFrame(ROWS).with_columns(odd=polars.lit(datetime.timedelta(1))),
             polars.DataFrame(ROWS).with_columns(odd=polars.lit(2).cast(polars.Decimal(9, 2))),
@@ -121,4 +122,5 @@ class Frames(unittest.TestCase):
                 model = headlong.train(data=odd, label="clicked", **QUICK)
                 self.assertIn("odd", model.settings)
             except headlong.Error as error:
-                self.assertNotIn("mistake in Headlong", str(error))
+                # The type of 128 bits is refused before a column is looked at.
+                self.assertRegex(str(error), "odd|_pli128")
