@@ -39,6 +39,11 @@ def frame(data: Any) -> Frame:
     collect = getattr(data, "collect", None)
     if collect is not None and not hasattr(data, "__arrow_c_stream__"):
         data = collect()
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(data, polars.DataFrame):
+        # Arrow's columns of nothing have no memory, and those of polars do.
+        empty = [name for name, dtype in data.schema.items() if dtype == polars.Null]
+        data = data.with_columns(polars.col(empty).cast(polars.Float64)) if empty else data
     if not hasattr(data, "__arrow_c_stream__"):
         raise Error(
             f"expected a data frame with __arrow_c_stream__ (polars, pandas 2.2 or newer with "

@@ -118,6 +118,10 @@ fn described() -> Described {
     Described { columns: Some(columns), ..Described::default() }
 }
 
+fn all_rows() -> Vec<Range<u64>> {
+    std::iter::once(0..4).collect()
+}
+
 fn files() -> Vec<DataFile> {
     vec![DataFile::of_frame("data", Arc::new(table()))]
 }
@@ -132,8 +136,8 @@ fn a_frame_gives_the_samples_of_the_same_text() {
     let of_frame = convert::open(Format::Parquet, &files(), &described()).unwrap();
     let read =
         |source: &dyn Source, ranges| read_ranges(source, ranges, &DiskOptions::default()).unwrap();
-    let all = read(&*of_frame, vec![0..4]);
-    let expected = read(&*of_text, vec![0..4]);
+    let all = read(&*of_frame, all_rows());
+    let expected = read(&*of_text, all_rows());
     assert_eq!((&all.labels, &all.dense), (&expected.labels, &expected.dense));
     assert_eq!(all.dense_missing, expected.dense_missing);
     assert_eq!(all.sparse[0], expected.sparse[0]);
@@ -173,7 +177,7 @@ fn what_is_wrong_is_named_by_frame_column_and_row() {
         let files = [DataFile::of_frame("data", Arc::new(table))];
         let source = convert::open(Format::Parquet, &files, &described);
         let read = source.and_then(|source| {
-            read_ranges(&*source, vec![0..4], &DiskOptions::default()).map(drop)
+            read_ranges(&*source, all_rows(), &DiskOptions::default()).map(drop)
         });
         read.unwrap_err().to_string()
     };
