@@ -12,6 +12,7 @@ mod label;
 mod leak;
 pub mod summary;
 pub mod text;
+pub mod times;
 mod training;
 
 use crate::config::{BinsName, ColumnEntry, Config, DenseTransform};

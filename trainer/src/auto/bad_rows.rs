@@ -8,6 +8,9 @@ use headlong_reader::times::Moment;
 /// One field in so many may be bad, and the column is still what the others say.
 const MOST: usize = 100;
 
+/// Whether a field is what its column says.
+type Read<'a> = dyn Fn(&[u8]) -> bool + 'a;
+
 /// Leaves out the rows that have something else where nearly all others have a number, a label or
 /// a time; or no label.
 pub(super) fn leave_out(part: &mut Excerpt, label: Option<&str>) {
@@ -18,7 +21,7 @@ pub(super) fn leave_out(part: &mut Excerpt, label: Option<&str>) {
             continue;
         }
         let is_label = label.map_or_else(|| is_called_label(&column.name), |it| it == column.name);
-        let reads: [&dyn Fn(&[u8]) -> bool; 3] = [
+        let reads: [&Read<'_>; 3] = [
             &|field| truth(field).is_some() || !is_label && field.is_empty(),
             &|field| number(field).is_some() || field.is_empty(),
             &|field| Moment::of_text(field).is_some() || field.is_empty(),

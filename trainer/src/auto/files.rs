@@ -1,7 +1,7 @@
 //! From training files to choices: a bounded part of them is read.
 
 use super::summary::{ColumnSummary, number, truth};
-use super::{Asked, Choices, Look, bad_rows, choose, label, leak};
+use super::{Asked, Choices, Look, bad_rows, choose, label, leak, times};
 use crate::error::{Error, Result};
 use headlong_reader::Schema;
 use headlong_reader::convert::detect;
@@ -9,6 +9,7 @@ use headlong_reader::criteo::has_label;
 use headlong_reader::excerpt::{Excerpt, Limits, excerpt};
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
+use headlong_reader::times::TimePart;
 
 /// What was chosen for files, and what they are.
 #[derive(Debug, Clone)]
@@ -72,6 +73,14 @@ fn look_at(part: &Excerpt, is_criteo: bool, asked: &Asked<'_>) -> Result<Look> {
     for (summary, column) in look.columns.iter_mut().zip(&part.columns) {
         if summary.is_whole() && !is_criteo {
             summary.look_at_order(column.fields.iter(), labels.iter().copied());
+        }
+        if let Some(times) = &mut summary.times {
+            let is_had = |of: TimePart| {
+                let others = part.columns.iter().filter(|other| other.name != column.name);
+                let mut others = others.filter(|other| other.fields.len() == labels.len());
+                others.any(|other| times::is_part(column.fields.iter(), other.fields.iter(), of))
+            };
+            times.look_at_labels(column.fields.iter(), &labels, is_had);
         }
         if column.refused.is_none() && column.fields.len() == labels.len() {
             summary.leak = leak::tells(column.fields.iter(), &labels, number);

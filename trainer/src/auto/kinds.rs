@@ -139,21 +139,24 @@ fn of_times(column: &ColumnSummary, what: &str) -> (Kind, String) {
         ([], None) => "new ones will come; were each written as 2026-11-26, with or without a \
                        time of day, or left empty, their parts would be used"
             .to_owned(),
-        ([], Some(_)) => {
-            "new ones will come, and neither an hour nor a weekday comes again here".to_owned()
-        }
+        ([], Some(_)) => "new ones will come, and no hour or weekday has a click rate that \
+                          comes again and no column of its own; [[column]] parts would take them"
+            .to_owned(),
         (names, _) => format!("their {}; the times themselves never come again", names.join(", ")),
     };
     let kind = if names.is_empty() { Kind::Ignored } else { Kind::Time };
     (kind, such + &reason)
 }
 
-/// What comes again of the times of a column: the hour after a day, the weekday after a week.
+/// What comes again of the times of a column, with its click rate: the hour after a day, the
+/// weekday after a week. Else parts are noise, or a second copy of a column: on the table `drift`
+/// of `benches/quality`, which has columns of both, they took 0.007 of AUC.
 fn parts(column: &ColumnSummary) -> Vec<TimePart> {
     let Some(times) = column.times else { return Vec::new() };
     let (hours, weekdays) = times.distinct;
-    let hour = times.has_time && hours > 1 && times.span >= DAY;
-    let weekday = weekdays > 1 && times.span >= 7 * DAY;
+    let (of_hours, of_weekdays) = times.repeats;
+    let hour = of_hours && hours > 1 && times.span >= DAY;
+    let weekday = of_weekdays && weekdays > 1 && times.span >= 7 * DAY;
     let found = [(hour, TimePart::Hour), (weekday, TimePart::Weekday)];
     found.into_iter().filter(|(comes_again, _)| *comes_again).map(|(_, part)| part).collect()
 }

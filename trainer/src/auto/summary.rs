@@ -1,7 +1,7 @@
 //! What the fields of one column look like: all that is needed to say what the column is.
 
+use super::times::Times;
 use headlong_reader::excerpt::UNIT_SEPARATOR;
-use headlong_reader::times::{Moment, TimePart};
 use std::collections::HashMap;
 
 /// What was seen of a column.
@@ -84,17 +84,6 @@ pub struct Numbers {
     pub unevenness: f64,
     /// Whether each is above the one before, or each below.
     pub is_counter: bool,
-}
-
-/// The points in time of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
-    /// Seconds from the first to the last.
-    pub span: i64,
-    /// Whether any has a time of day.
-    pub has_time: bool,
-    /// Different hours and weekdays.
-    pub distinct: (usize, usize),
 }
 
 /// The values of a column of lists.
@@ -220,27 +209,6 @@ impl ColumnSummary {
     /// Most values of one row.
     pub fn longest(&self) -> u64 {
         self.list.map_or(1, |list| list.longest.max(1))
-    }
-}
-
-impl Times {
-    fn of<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
-        let mut seconds = (i64::MAX, i64::MIN);
-        let (mut hours, mut weekdays, mut has_time) = ([false; 25], [false; 8], false);
-        for field in fields {
-            let moment = Moment::of_text(field)?;
-            seconds = (seconds.0.min(moment.seconds()), seconds.1.max(moment.seconds()));
-            let id = |part| Moment::id(Some(moment), part) as usize;
-            hours[id(TimePart::Hour)] = true;
-            weekdays[id(TimePart::Weekday)] = true;
-            has_time |= moment.has_time();
-        }
-        let count = |seen: &[bool]| seen.iter().filter(|seen| **seen).count();
-        (seconds.0 <= seconds.1).then(|| Self {
-            span: seconds.1 - seconds.0,
-            has_time,
-            distinct: (count(&hours), count(&weekdays)),
-        })
     }
 }
 

@@ -346,7 +346,7 @@ impl TrainArguments {
                 }
                 let chosen = self.choose(config)?;
                 let mut config = chosen.choices.apply()?;
-                config.take_over(&text)?;
+                config.overlay(&text)?;
                 Ok((config, format!("{origin}, and what it lets be chosen"), Some(chosen)))
             }
             (None, Some(name)) => Ok((preset::preset(name)?, format!("preset {name}"), None)),

@@ -245,7 +245,7 @@ impl ColumnsConfig {
 }
 
 impl Config {
-    /// Takes the numbers of columns from those that are named, `[[column]]` tables included. Without
+    /// Takes the numbers of columns from those that are named, with tables of `[[column]]`. Without
     /// dense columns there is no bottom network.
     pub(super) fn resolve_columns(&mut self) {
         let more = self.num_binned() + self.num_parts();

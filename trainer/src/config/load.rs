@@ -39,7 +39,7 @@ impl Config {
     ///
     /// # Errors
     /// Settings of an optimiser that has none such.
-    pub(crate) fn take_over(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn overlay(&mut self, text: &str) -> Result<()> {
         let table = toml::from_str::<Table>(text).unwrap_or_default();
         for key in &*keys::KEYS {
             find(&table, key.path).map_or(Ok(()), |value| self.set(key.path, value.clone()))?;
