@@ -24,7 +24,8 @@
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two
-//! kernels. Errors: none; wrong shapes panic. NaN passes through to the sums, unless its weight is 0.
+//! kernels. Errors: none; wrong shapes panic. NaN passes through to the sums, unless its weight is
+//! 0.
 //!
 //! # Source
 //! PyTorch `BCEWithLogitsLoss`, `MSELoss`; the stable form of the former is the well-known one.

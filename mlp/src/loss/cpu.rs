@@ -43,7 +43,7 @@ fn gradients(
 fn loss(kind: Loss, logit: f32, label: f32) -> (f64, f64) {
     let (is_positive, weight) = label::parts(label);
     if weight == 0.0 {
-        // Of a loss that is no number, too.
+        // Also where the loss is not finite.
         return (0.0, 0.0);
     }
     let (z, y) = (f64::from(logit), f64::from(u8::from(is_positive)));

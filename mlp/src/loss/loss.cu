@@ -64,7 +64,7 @@ inline __device__ LossOf loss_of(u32 kind, float logit, float label) {
     const double weight = weight_of(label), y = label > 0.0f ? 1.0 : 0.0;
     const double z = logit, small = small_exponential(z), p = probability(z, small);
     if (weight == 0.0) {
-        // Of a loss that is no number, too.
+        // Also where the loss is not finite.
         return {0.0, 0.0};
     }
     if (kind == BCE_WITH_LOGITS) {

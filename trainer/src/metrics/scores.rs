@@ -89,7 +89,7 @@ impl Scores {
     /// What all samples add up to. Sorts, which for n samples without weights is O(n).
     pub fn tally(&mut self) -> Tally {
         if !self.weighted.is_empty() {
-            return self.runs().tally();
+            return self.runs().in_groups(Tally::of);
         }
         self.sort();
         Tally::of(&mut self.plain().map(Group::from), 0)
@@ -260,7 +260,8 @@ impl Tally {
         self.positives + self.not_numbers[1]
     }
 
-    /// Units of samples on the right side of probability one half. What is not a number is not above it.
+    /// Units of samples on the right side of probability one half. What is not a number is not
+    /// above it.
     pub(crate) fn num_right(&self) -> u64 {
         self.num_right + self.not_numbers[0]
     }
@@ -277,7 +278,8 @@ impl Tally {
             .then(|| self.doubled_wins as f64 / (2 * pairs) as f64)
     }
 
-    /// Sum of the losses in nats, times units; `None` where it is not finite (2^64 nats and more are not).
+    /// Sum of the losses in nats, times units; `None` where it is not finite (2^64 and more are
+    /// not).
     pub(crate) fn loss_sum(&self) -> Option<f64> {
         (self.loss < u128::MAX && !self.has_not_numbers()).then(|| self.loss as f64 / UNITS)
     }

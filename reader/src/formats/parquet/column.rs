@@ -150,14 +150,9 @@ impl Column {
                 samples.labels.push(self.label(value)?);
                 Ok(())
             }),
-            // Labels are there already.
-            Role::Weight => single(&mut |row, value| {
-                let number = value.and_then(|index| self.double(index));
-                let weight = number.and_then(weight_of);
-                let weight = weight.ok_or_else(|| (WEIGHT, self.shown(value)))?;
-                samples.labels[row] = weighted(samples.labels[row] > 0.5, weight);
-                Ok(())
-            }),
+            Role::Weight => {
+                single(&mut |row, value| self.put_weight(value, &mut samples.labels[row]))
+            }
             Role::Dense(column) => {
                 let (width, reading) = (columns.dense.len(), columns.dense_reading);
                 if let Some(each) = columns.each_dense() {
@@ -200,6 +195,14 @@ impl Column {
                 self.put_lists(columns.sparse[column].hotness, &mut samples.sparse[column])
             }
         }
+    }
+
+    /// Weighs the label of a row, which is there already.
+    fn put_weight(&self, value: Option<usize>, label: &mut f32) -> Result<(), Fault> {
+        let number = value.and_then(|index| self.double(index));
+        let weight = number.and_then(weight_of).ok_or_else(|| (WEIGHT, self.shown(value)))?;
+        *label = weighted(*label > 0.5, weight);
+        Ok(())
     }
 
     /// Puts the number of a column that something has been said of, and its bins.

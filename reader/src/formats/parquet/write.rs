@@ -23,8 +23,9 @@ use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, IdBags, Sample
 
 const GROUP_SAMPLES: usize = 1 << 16;
 
-/// Writes one file: `label` as `INT32`, weights as `FLOAT`, dense numbers as `INT32` (null: missing)
-/// or `FLOAT`, ids as `UINT_64` (null: missing), several ids as lists of them. Compressed by Snappy.
+/// Writes one file: `label` as `INT32`, weights as `FLOAT`, dense numbers as `INT32` (null:
+/// missing) or `FLOAT`, ids as `UINT_64` (null: missing), several ids as lists of them. Compressed
+/// by Snappy.
 pub struct ParquetSink {
     path: PathBuf,
     writer: SerializedFileWriter<OutputFile>,

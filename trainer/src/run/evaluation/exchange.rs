@@ -124,7 +124,10 @@ mod tests {
             let runs = scores(&parts[communicator.rank().0]).runs();
             let received = exchange(communicator, runs)?;
             let len = received.len();
-            Ok::<_, headlong_comm::CommError>((add_up(communicator, received.tally())?, len))
+            Ok::<_, headlong_comm::CommError>((
+                add_up(communicator, received.in_groups(Tally::of))?,
+                len,
+            ))
         });
         let all: Vec<_> = all.into_iter().map(|one| one.expect("the ranks are well")).collect();
         (

@@ -75,7 +75,7 @@ impl Scoring {
         drop(busy);
         let received = exchange(&link.0, runs).map_err(exchange_failed("the scores"))?;
         self.memory = memory;
-        let merging = Worker::start("scoring", move || received.tally())?;
+        let merging = Worker::start("scoring", move || received.in_groups(Tally::of))?;
         self.work = Work::Merge(link.clone(), merging);
         Ok(())
     }
