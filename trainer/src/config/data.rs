@@ -9,6 +9,7 @@ use headlong_reader::formats::part::Holdout;
 pub use headlong_reader::formats::part::HoldoutBy;
 use headlong_reader::hashing::HashFunction;
 use headlong_reader::io::DataFile;
+use headlong_reader::times::TimeColumn;
 pub use headlong_reader::{BadRowPolicy, DenseTransform};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -294,7 +295,12 @@ impl Config {
     /// What messages call a categorical column: its table, and its name where files have one.
     pub fn column_name(&self, column: usize) -> String {
         let table = format!("C{}", column + 1);
-        match (self.table_names().get(column), self.binned_name(column)) {
+        let categorical = &self.data.columns.categorical;
+        let of_parts = || {
+            let part = column.checked_sub(categorical.len())?;
+            self.times().iter().flat_map(TimeColumn::table_names).nth(part)
+        };
+        match (categorical.get(column).cloned().or_else(of_parts), self.binned_name(column)) {
             (Some(name), _) => format!("{table} (`{name}`)"),
             (None, Some(name)) => format!("{table} (`{name}` bins)"),
             (None, None) => table,
