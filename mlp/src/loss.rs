@@ -8,8 +8,9 @@
 //! | `BceWithLogits` | `max(z, 0) - z·y + ln(1 + e^-|z|)` | `p - y` |
 //! | `MseOfSigmoid` | `(p - y)²` | `2 (p - y) p (1 - p)` |
 //!
-//! A sample's loss and gradient are multiplied by its weight, which its label brings with it
-//! ([`headlong_device::label`]); a sample of weight 0 has none, whatever its logit.
+//! With `BceWithLogits` a sample's loss and gradient are multiplied by its weight, which its label
+//! brings with it ([`headlong_device::label`]); a sample of weight 0 has none, whatever its logit.
+//! `MseOfSigmoid` takes any number as a label, and no weights.
 //!
 //! `scale` is 1 / (global batch), or 1 / (batch · k) where k batches are accumulated into one step:
 //! then gradients are those of the mean. It divides by samples, not by the sum of weights.
@@ -63,7 +64,8 @@ pub struct LossArgs<'a> {
     pub loss: Loss,
     /// Logits, samples × 1.
     pub logits: &'a Mat,
-    /// Labels, samples × 1: 0 or 1, or with a weight ([`headlong_device::label::weighted`]).
+    /// Labels, samples × 1: 0 or 1, or with a weight ([`headlong_device::label::weighted`]); the
+    /// squared error takes any number.
     pub labels: &'a Mat,
     /// Gradient with respect to the logits, samples × 1; overwritten.
     pub d_logits: &'a Mat,

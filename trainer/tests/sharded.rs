@@ -229,7 +229,8 @@ fn a_gradient_that_one_rank_has_ends_the_step_on_all() {
         }
         group.weights_changed();
         let mut batch = batch(0);
-        batch.labels[0] = 1e7;
+        // Label 1 of this weight.
+        batch.labels[0] = 4e7;
         group.prime(&batch).unwrap();
         let error = group.step(StepRates { number: 1, dense: 0.1, sparse: 0.2 }, None).unwrap_err();
         headlong::error::chain(&error)

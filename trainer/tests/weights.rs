@@ -230,6 +230,7 @@ fn bad_weights_are_named_or_skipped() {
         files.train("data.csv").with(&sets).fails(2, words);
     };
     refused(&["data.columns.dense=['price','often']"], &["data.columns.weight", "`often`"]);
+    refused(&["model.loss=mse"], &["model.loss", "data.columns.weight = \"often\""]);
     refused(&["data.columns.weight=clicked"], &["data.columns.label", "`clicked`"]);
     refused(&["data.columns.carry=['often']"], &["data.columns.carry", "`often`"]);
     refused(&["data.columns.group=often"], &["data.columns.group", "`often`"]);

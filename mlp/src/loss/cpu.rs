@@ -39,25 +39,27 @@ fn gradients(
     });
 }
 
-/// Loss of one sample and its derivative by the logit, both times its weight.
+/// Loss of one sample and its derivative by the logit.
 fn loss(kind: Loss, logit: f32, label: f32) -> (f64, f64) {
-    let (is_positive, weight) = label::parts(label);
-    if weight == 0.0 {
-        // Also where the loss is not finite.
-        return (0.0, 0.0);
-    }
-    let (z, y) = (f64::from(logit), f64::from(u8::from(is_positive)));
-    let (loss, gradient) = loss_of(kind, z, y);
-    (loss * f64::from(weight), gradient * f64::from(weight))
-}
-
-fn loss_of(kind: Loss, z: f64, y: f64) -> (f64, f64) {
+    let z = f64::from(logit);
     // Of the two exponentials only the one that cannot overflow is taken.
     let small = (-z.abs()).exp();
     let p = if z >= 0.0 { 1.0 / (1.0 + small) } else { small / (1.0 + small) };
     match kind {
-        // Note: written so that a NaN logit gives a NaN loss; `f64::max` would swallow it.
-        Loss::BceWithLogits => ((if z < 0.0 { 0.0 } else { z }) - z * y + small.ln_1p(), p - y),
-        Loss::MseOfSigmoid => ((p - y) * (p - y), 2.0 * (p - y) * p * (1.0 - p)),
+        Loss::BceWithLogits => {
+            let (is_positive, weight) = label::parts(label);
+            if weight == 0.0 {
+                // Also where the loss is not finite.
+                return (0.0, 0.0);
+            }
+            let (y, weight) = (f64::from(u8::from(is_positive)), f64::from(weight));
+            // Note: written so that a NaN logit gives a NaN loss; `f64::max` would swallow it.
+            let loss = (if z < 0.0 { 0.0 } else { z }) - z * y + small.ln_1p();
+            (loss * weight, (p - y) * weight)
+        }
+        Loss::MseOfSigmoid => {
+            let y = f64::from(label);
+            ((p - y) * (p - y), 2.0 * (p - y) * p * (1.0 - p))
+        }
     }
 }

@@ -61,17 +61,18 @@ inline __device__ double weight_of(float label) {
 }
 
 inline __device__ LossOf loss_of(u32 kind, float logit, float label) {
-    const double weight = weight_of(label), y = label > 0.0f ? 1.0 : 0.0;
     const double z = logit, small = small_exponential(z), p = probability(z, small);
-    if (weight == 0.0) {
-        // Also where the loss is not finite.
-        return {0.0, 0.0};
-    }
     if (kind == BCE_WITH_LOGITS) {
+        const double weight = weight_of(label), y = label > 0.0f ? 1.0 : 0.0;
+        if (weight == 0.0) {
+            // Also where the loss is not finite.
+            return {0.0, 0.0};
+        }
         // Note: written so that a NaN logit gives a NaN loss.
         return {((z < 0.0 ? 0.0 : z) - z * y + ln_1p(small)) * weight, (p - y) * weight};
     }
-    return {(p - y) * (p - y) * weight, 2.0 * (p - y) * p * (1.0 - p) * weight};
+    const double y = label;
+    return {(p - y) * (p - y), 2.0 * (p - y) * p * (1.0 - p)};
 }
 
 // The samples of a block of the sum, and how many parts they are cut into.

@@ -3,7 +3,7 @@
 use super::ranges::BLOCKS_OF_RANK;
 use super::{
     AllToAll, CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice,
-    Interaction, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, Sharded, TableRows,
+    Interaction, Loss, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, Sharded, TableRows,
     TransportChoice, seconds,
 };
 use crate::config::preset;
@@ -63,6 +63,13 @@ impl Config {
                      {last}: set model.bottom=[{}], too, or model.dim={last}",
                     fitting.join(",")
                 ),
+            ));
+        }
+        if let (Loss::MseOfSigmoid, Some(weight)) = (model.loss, &self.data.columns.weight) {
+            return Err(Error::contradiction(
+                "model.loss = \"mse\"",
+                format!("data.columns.weight = {}", quoted(weight)),
+                "only the loss \"bce\" is weighted",
             ));
         }
         match model.top.last() {
