@@ -250,7 +250,9 @@ pub fn format_of(config: &Config, files: &[DataFile]) -> Result<Format> {
             }
         }
     };
-    labels::check_format(config, format)?;
+    if !files.is_empty() {
+        labels::check_format(config, format)?;
+    }
     if format == Format::Criteo && config.data.ids == Ids::Rows {
         let message = "\"rows\" says that the ids of the data are rows already, and those of \
                        Criteo's text are hashes of 32 bits: take \"hash\", \"modulo\", \

@@ -220,6 +220,17 @@ fn what_a_graph_cannot_say_is_refused_by_name() {
     };
     let admitted = export("admitted", &["--set", "data.ids=admitted"]);
     admitted.fails(2, &["data.ids = \"admitted\"", "ONNX", "dictionary"]);
+    let text = "label,seen_at,seen_at.hour\n1,1700000000,3\n0,1700003600,4\n".repeat(40);
+    let (data, folder) = (place.path("twice.csv"), place.path("twice"));
+    std::fs::write(&data, text).unwrap();
+    let config = "[data.columns]\nlabel = \"label\"\ncategorical = [\"seen_at.hour\"]\n\
+                  [[column]]\nname = \"seen_at\"\nparts = [\"hour\"]\n[tables]\nrows = [9, 30]\n";
+    std::fs::write(place.path("twice.toml"), config).unwrap();
+    let train = Run::new("train").path("--config", &place.path("twice.toml"));
+    let train = train.path("--data", &data).path("--output-dir", &place.path("output"));
+    train.path("--checkpoint-dir", &folder).with(&["--steps", "2"]).succeeds();
+    let twice = Run::new("checkpoint").path("export", &folder).with(&["--format", "onnx"]);
+    twice.fails(2, &["column `seen_at.hour`", "ONNX", "another input"]);
     let minimum = export("minimum", &["--set", "data.dense_transform=file-minimum"]);
     minimum.fails(2, &["file-minimum", "ONNX", "whole file"]);
 }

@@ -68,7 +68,7 @@ fn predictions_go_to_standard_output_to_pipes_and_to_devices() {
     export.fails(2, &["--output /dev/stdout", "front to back"]);
     let export =
         Run::new("checkpoint").with(&["export", checkpoint.to_str().unwrap(), "--output", "-"]);
-    export.fails(2, &["--output -: safetensors are not written front to back"]);
+    export.fails(2, &["--output -: exported files are not written front to back"]);
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn settings_chosen_from_the_sample_reach_what_the_page_states() {
     let run = run.path("--valid", &data.join("valid.txt.gz")).path("--log-json", &log);
     let run = run.path("--output-dir", folder.path());
     run.path("--checkpoint-dir", &folder.path().join("checkpoints")).succeeds();
-    let mean = last_event(&log, "ensemble")["auc"].as_f64().unwrap();
+    let mean = last_event(&log, "ensemble")["ensemble_eval"]["auc"].as_f64().unwrap();
     let one = last_event(&log, "eval")["auc"].as_f64().unwrap();
     println!("AUC {mean:.5}, of the last model {one:.5}");
     assert!((0.7687..0.7720).contains(&mean), "AUC {mean:.5}");

@@ -258,10 +258,17 @@ fn auto_takes_a_column_of_weights() {
     let again = Run::new("train").path("--config", &files.path("out/auto.toml"));
     let again = again.path("--output-dir", &files.path("out")).succeeds();
     assert_eq!(again.digest(), ended.digest());
+    let tune = Run::new("tune").path("--data", &files.path("data.csv"));
+    let tune = tune.with(&["--label", "clicked", "--weight", "often", "--trials", "2"]);
+    tune.path("--output-dir", &files.path("tuned")).succeeds();
     auto(&["--weight", "clicked"]).fails(2, &["--weight", "is the label"]);
     auto(&["--weight", "oftn"]).fails(2, &["--weight", "no column `oftn`"]);
     files.write("data.csv", &csv(ROWS, |row| ["1", "-2"][row as usize % 2], clicked));
     auto(&["--weight", "often"]).fails(2, &["--weight", "0 or more, found -2"]);
+    files.write("data.csv", &csv(ROWS, |_| "0", clicked));
+    auto(&["--weight", "often"]).fails(2, &["--weight", "0 everywhere"]);
+    files.write("data.csv", &csv(ROWS, |row| ["1", "x"][usize::from(row == 7)], clicked));
+    auto(&["--weight", "often"]).fails(2, &["--weight", "0 or more, and 1 of"]);
     files.write("data.csv", &csv(ROWS, |_| "40", clicked));
     let many = auto(&["--weight", "often", "--dry-run"]).succeeds();
     let told = many.stdout + &many.stderr;

@@ -118,6 +118,9 @@ pub(super) fn weight_of(look: &Look, label: usize, asked: &str) -> Result<(usize
             let (missing, rows) = (column.missing, column.present + column.missing);
             refuse(format!("column `{asked}`: {missing} of {rows} fields are empty"))
         }
+        Some(numbers) if numbers.maximum == 0.0 && numbers.minimum == 0.0 => {
+            refuse(format!("column `{asked}` is 0 everywhere: no row would count"))
+        }
         Some(numbers) if numbers.minimum >= 0.0 => {
             let mut why = "asked for by --weight: how much each row counts".to_owned();
             if !(0.5..2.0).contains(&numbers.mean) {
@@ -133,10 +136,16 @@ pub(super) fn weight_of(look: &Look, label: usize, asked: &str) -> Result<(usize
             "column `{asked}`: expected numbers of 0 or more, found {}",
             numbers.minimum
         )),
-        None => refuse(format!(
-            "column `{asked}`: expected numbers of 0 or more, found `{}`",
-            column.refused.map_or_else(|| column.examples.join("`, `"), str::to_owned)
-        )),
+        None => match column.refused {
+            Some(kind) => {
+                refuse(format!("column `{asked}`: expected numbers of 0 or more, found {kind}"))
+            }
+            None => refuse(format!(
+                "column `{asked}`: expected numbers of 0 or more, and {} of {} fields are none",
+                column.forms.words + column.forms.times,
+                column.present
+            )),
+        },
     }
 }
 

@@ -26,6 +26,7 @@ use crate::run::session::config_of;
 use crate::state::checkpoint::{Checkpoint, Layout, Section, TensorId};
 use headlong_device::files::OutputFile;
 use headlong_reader::hashing::MISSING_ID;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -142,12 +143,16 @@ fn refuse_others(layout: &Layout, config: &Config) -> Result<()> {
     if !config.multi_hot.sizes.counts()?.is_empty() {
         return unsupported("exporting multi_hot.sizes to ONNX".to_owned(), "its ids are drawn");
     }
-    let names = config.dense_names();
-    let mut names = names.iter().chain(&config.data.columns.categorical);
-    match names.find(|name| [PROBABILITY, LOGIT].contains(&name.as_str())) {
+    let outputs = [PROBABILITY, LOGIT].map(str::to_owned);
+    let mut seen = HashSet::from(outputs);
+    let inputs = config.dense_names().into_iter().chain(config.table_names());
+    match inputs
+        .into_iter()
+        .find(|name| name.starts_with("headlong/") || !seen.insert(name.clone()))
+    {
         Some(name) => unsupported(
             format!("exporting a model with a column `{name}` to ONNX"),
-            "an output has that name",
+            "an output, another input or a part of the graph has that name",
         ),
         None => Ok(()),
     }
@@ -339,6 +344,6 @@ impl Network<'_> {
 
     fn weights(&mut self, model: &Model<'_>, id: TensorId, name: String, shape: &[u64]) -> String {
         self.order.push((model.number, id));
-        self.graph.weights(name, shape)
+        self.graph.weights(&name, shape)
     }
 }

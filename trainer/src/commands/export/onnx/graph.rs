@@ -54,7 +54,7 @@ impl Graph {
     }
 
     pub fn node_with(&mut self, operator: &str, inputs: &[&str], with: Vec<Message>) -> String {
-        let name = format!("{operator}.{}", self.nodes.len());
+        let name = format!("headlong/{operator}.{}", self.nodes.len());
         self.nodes.push(named(operator, inputs, &[&name]).messages(5, with));
         name
     }
@@ -66,7 +66,7 @@ impl Graph {
             proto::integers("values_int64s", values),
             proto::integer("default_int64", 0),
         ];
-        let name = format!("LabelEncoder.{}", self.nodes.len());
+        let name = format!("headlong/LabelEncoder.{}", self.nodes.len());
         let node = named("LabelEncoder", &[ids], &[&name]).text(7, ML);
         self.nodes.push(node.messages(5, with));
         name
@@ -116,14 +116,15 @@ impl Graph {
     }
 
     fn constant(&mut self, elem: Elem, shape: &[u64], bytes: &[u8]) -> String {
-        let name = format!("constant.{}", self.constants.len());
+        let name = format!("headlong/constant.{}", self.constants.len());
         let tensor = proto::tensor(&name, elem, shape).bytes(proto::RAW_DATA, bytes);
         self.constants.push(tensor);
         name
     }
 
     /// A tensor of f32 whose numbers are written later: in the order of these calls.
-    pub fn weights(&mut self, name: String, shape: &[u64]) -> String {
+    pub fn weights(&mut self, name: &str, shape: &[u64]) -> String {
+        let name = format!("headlong/{name}");
         self.weights.push(Weights { name: name.clone(), shape: shape.to_vec() });
         name
     }
