@@ -95,7 +95,9 @@ class Training(unittest.TestCase):
 
     def test_ctrl_c_saves_and_raises(self):
         program = (
-            "import headlong, sys, rows\n"
+            "import headlong, signal, sys, rows\n"
+            # A job in the background ignores it, and so do its children.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "clicks = rows.clicks(4000)\n"
             "say = lambda event: print(event['event'], flush=True)\n"
             "settings = {'epochs': 2000, 'seeds': 1, 'threads': 1, 'train.log_every': 1}\n"

@@ -220,7 +220,8 @@ fn what_a_graph_cannot_say_is_refused_by_name() {
     };
     let admitted = export("admitted", &["--set", "data.ids=admitted"]);
     admitted.fails(2, &["data.ids = \"admitted\"", "ONNX", "dictionary"]);
-    let text = "label,seen_at,seen_at.hour\n1,1700000000,3\n0,1700003600,4\n".repeat(40);
+    let rows = "1,1700000000,3\n0,1700003600,4\n".repeat(40);
+    let text = format!("label,seen_at,seen_at.hour\n{rows}");
     let (data, folder) = (place.path("twice.csv"), place.path("twice"));
     std::fs::write(&data, text).unwrap();
     let config = "[data.columns]\nlabel = \"label\"\ncategorical = [\"seen_at.hour\"]\n\

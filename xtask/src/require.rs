@@ -20,7 +20,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "python", words: &["python", "torch", "numpy"] },
     Requirement { name: "numpy", words: &["numpy"] },
     // What builds the Python package, and the packages that its tests import.
-    Requirement { name: "wheel", words: &["wheel"] },
+    Requirement { name: "wheel", words: &["the wheel needs"] },
     Requirement { name: "mpirun", words: &["mpirun"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },
