@@ -198,6 +198,9 @@ class _Events:
 def _config_file(config: Any, folder: str) -> str:
     if isinstance(config, (str, os.PathLike)):
         return os.fsdecode(config)
+    if not isinstance(config, Mapping):
+        found = type(config).__name__
+        raise TypeError(f"config: expected a path or a dictionary, found {found}; is it `data=`?")
     file = Path(folder, "config.toml")
     file.write_text(_headlong.to_toml(json.dumps(config)))
     return os.fspath(file)

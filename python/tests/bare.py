@@ -86,6 +86,10 @@ class Training(unittest.TestCase):
         self.assertEqual(model.num_models, 1)
         self.assertEqual(len(model.predict(ROWS)), 4000)
 
+    def test_data_in_the_place_of_a_configuration_is_told(self):
+        with self.assertRaisesRegex(TypeError, "config: expected a path .* found list; .*data="):
+            headlong.train([ROWS], label="clicked")
+
     def test_an_error_in_a_callback_ends_training(self):
         def fail(event):
             raise ZeroDivisionError("in a callback")

@@ -25,8 +25,8 @@ const BARS: [(&str, f64); 4] = [
 const BAR_OF_BF16: (&str, f64) = ("linear/bf16 forward 2048x1024x1024", 1.5);
 
 /// What both were measured on. Intel's processors with these instructions gain less from them:
-/// 1.15 to 1.22 times on a Xeon with AMX, and 0.82 in "backward data 2048x13x512" (2026-11-27, five runs).
-/// There the bars stand below that, until the products are chosen by the processor.
+/// 1.15 to 1.22 times on a Xeon with AMX, and 0.82 in "backward data 2048x13x512" (2026-11-27, five
+/// runs). There the bars stand below that, until the products are chosen by the processor.
 const VENDOR: &str = "AuthenticAMD";
 const ELSEWHERE: f64 = 0.7;
 
