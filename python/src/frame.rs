@@ -3,12 +3,12 @@
 use crate::error::Error;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{
-    ByteArrayType, ByteViewType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, GenericByteArray, GenericByteViewArray, GenericListArray, OffsetSizeTrait,
-    RecordBatch, RecordBatchReader, UInt8Array,
+    Array, ArrayAccessor, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatch,
+    RecordBatchReader, UInt8Array,
 };
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
@@ -205,34 +205,19 @@ impl Gathered {
             DataType::LargeUtf8 => self.words(array.as_string::<i64>(), rows, level),
             DataType::Binary => self.words(array.as_binary::<i32>(), rows, level),
             DataType::LargeBinary => self.words(array.as_binary::<i64>(), rows, level),
-            DataType::Utf8View => self.views(array.as_string_view(), rows, level),
-            DataType::BinaryView => self.views(array.as_binary_view(), rows, level),
+            DataType::Utf8View => self.words(array.as_string_view(), rows, level),
+            DataType::BinaryView => self.words(array.as_binary_view(), rows, level),
             DataType::Dictionary(..) => self.take_keys(array, rows, level),
             other => unreachable!("{other} was refused"),
         }
     }
 
-    fn words<T: ByteArrayType>(
-        &mut self,
-        array: &GenericByteArray<T>,
-        rows: Range<usize>,
-        level: i16,
-    ) {
+    fn words<A: ArrayAccessor>(&mut self, array: A, rows: Range<usize>, level: i16)
+    where
+        A::Item: AsRef<[u8]>,
+    {
         let (text, ends) = (&mut self.text, &mut self.ends);
-        each(array, rows, level, &mut self.defined, |row| {
-            text.extend_from_slice(array.value(row).as_ref());
-            ends.push(text.len());
-        });
-    }
-
-    fn views<T: ByteViewType + ?Sized>(
-        &mut self,
-        array: &GenericByteViewArray<T>,
-        rows: Range<usize>,
-        level: i16,
-    ) {
-        let (text, ends) = (&mut self.text, &mut self.ends);
-        each(array, rows, level, &mut self.defined, |row| {
+        each(&array, rows, level, &mut self.defined, |row| {
             text.extend_from_slice(array.value(row).as_ref());
             ends.push(text.len());
         });

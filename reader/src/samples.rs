@@ -277,6 +277,18 @@ impl Samples {
         }
     }
 
+    /// `count` samples of `schema`, whose numbers are 0 and whose labels and ids are yet to come;
+    /// keeps the buffers.
+    pub(crate) fn make_room(&mut self, schema: &DataSchema, count: usize) {
+        self.clear(schema);
+        self.num_samples = count;
+        let numbers = count * schema.dense.len();
+        match &mut self.dense {
+            DenseValues::Integers(values) => values.resize(numbers, 0),
+            DenseValues::Numbers(values) => values.resize(numbers, 0.0),
+        }
+    }
+
     /// Adds samples `range` of `other`, both of `schema`.
     ///
     /// # Panics

@@ -204,9 +204,7 @@ pub fn choose(look: &Look, asked: &Asked<'_>) -> Result<Choices> {
     }
     if let Some(asked) = asked.weight {
         let (at, why) = label::weight_of(look, label, asked)?;
-        let choice = &mut columns[at];
-        (choice.kind, choice.reason, choice.number) = (Kind::Weight, why, None);
-        choice.list_separator = None;
+        columns[at].become_of_kind(Kind::Weight, why);
     }
     kinds::agree_on_a_separator(&mut columns);
     let warnings = leaks(look, &mut columns);

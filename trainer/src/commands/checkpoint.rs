@@ -52,7 +52,7 @@ pub enum CheckpointCommand {
         #[arg(long, value_enum, default_value_t)]
         which: Which,
         /// The file; next to the checkpoint by default, where no later checkpoint removes it:
-        /// STEP.safetensors
+        /// STEP.safetensors or STEP.onnx
         #[arg(long, value_name = "FILE.onnx|.safetensors")]
         output: Option<PathBuf>,
     },
@@ -385,8 +385,8 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
     output::answer(json, &text, &document)
 }
 
-/// `DIR.safetensors` next to the checkpoint, where no file is named: inside of it the file would go
-/// when the checkpoint does.
+/// `DIR.safetensors` or `DIR.onnx` next to the checkpoint, where no file is named: inside of it the
+/// file would go when the checkpoint does.
 pub(crate) fn export_target(
     checkpoint: &Path,
     format: ExportFormat,

@@ -13,7 +13,7 @@ use crate::formats::parquet::Column;
 use crate::formats::{About, Parts, Ranges, SampleStream, Source, cut, starts_of};
 use crate::frame::{Frame, FrameKind};
 use crate::io::DataFile;
-use crate::samples::{DataSchema, DenseValues, Hotness, Samples};
+use crate::samples::{DataSchema, Hotness, Samples};
 
 /// Most rows that are decoded at a time.
 const ROWS_AT_A_TIME: u64 = 2048;
@@ -29,7 +29,8 @@ pub struct FrameSource {
 struct OneFrame {
     name: PathBuf,
     frame: Arc<dyn Frame>,
-    roles: Vec<Role>,
+    /// Columns that have a role.
+    used: Vec<(usize, Role)>,
 }
 
 fn bad(name: PathBuf, message: String) -> ReaderError {
@@ -55,7 +56,8 @@ impl FrameSource {
         let columns = described.columns.clone().unwrap_or_else(|| by_name(&**first, described));
         let open = |(name, frame): (PathBuf, Arc<dyn Frame>)| OneFrame::new(name, frame, &columns);
         let frames = frames.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-        let is_labelled = |frame: &OneFrame| frame.roles.contains(&Role::Label);
+        let is_labelled =
+            |frame: &OneFrame| frame.used.iter().any(|(_, role)| *role == Role::Label);
         let labelled = is_labelled(&frames[0]);
         if let Some(other) = frames.iter().find(|frame| is_labelled(frame) != labelled) {
             let first = frames[0].name.display();
@@ -105,7 +107,11 @@ impl OneFrame {
             let message = format!("column `{}`: expected {expected}, found {found}", column.name);
             return Err(bad(name, message));
         }
-        Ok(Self { name, frame, roles })
+        let roles = roles.into_iter().enumerate();
+        let mut used: Vec<_> = roles.filter(|(_, role)| *role != Role::Ignored).collect();
+        // Weights go to labels that are there.
+        used.sort_by_key(|(_, role)| *role == Role::Weight);
+        Ok(Self { name, frame, used })
     }
 }
 
@@ -136,20 +142,10 @@ struct FrameStream {
 impl FrameStream {
     fn decode(&self, one: &OneFrame, rows: Range<u64>, samples: &mut Samples) -> Result<()> {
         let count = (rows.end - rows.start) as usize;
-        samples.clear(&self.schema);
-        samples.num_samples = count;
-        let width = self.schema.dense.len();
-        match &mut samples.dense {
-            DenseValues::Integers(values) => values.resize(count * width, 0),
-            DenseValues::Numbers(values) => values.resize(count * width, 0.0),
-        }
-        let used = one.roles.iter().enumerate().filter(|(_, role)| **role != Role::Ignored);
-        let (weights, others): (Vec<_>, Vec<_>) =
-            used.partition(|(_, role)| **role == Role::Weight);
-        // Weights go to labels that are there.
-        for (index, role) in others.into_iter().chain(weights) {
+        samples.make_room(&self.schema, count);
+        for &(index, role) in &one.used {
             let column = Column::of_frame(one.frame.read(index, rows.clone()));
-            column.put(*role, &self.columns, samples, count).map_err(
+            column.put(role, &self.columns, samples, count).map_err(
                 |(row, (expected, found))| {
                     let (name, row) = (&one.frame.columns()[index].name, rows.start + row as u64);
                     let message =

@@ -21,7 +21,7 @@ use crate::error::{ReaderError, Result, refuse};
 use crate::formats::named::{DenseReading, NamedColumns, Role};
 use crate::formats::{About, Parts, Ranges, SampleStream, Source, cut, starts_of};
 use crate::io::open_regular;
-use crate::samples::{DataSchema, DenseKind, DenseValues, Hotness, Samples};
+use crate::samples::{DataSchema, DenseKind, Hotness, Samples};
 use crate::transform::DenseTransform;
 
 /// Most samples that come at a time.
@@ -365,13 +365,7 @@ impl ParquetStream {
         let (file, group) = (&self.files[self.groups[part].0], self.groups[part].1);
         let Some(open) = &mut self.open else { return Ok(()) };
         let first = self.starts[part] - self.starts[part - group] + open.next;
-        samples.clear(&self.schema);
-        samples.num_samples = count;
-        let width = self.schema.dense.len();
-        match &mut samples.dense {
-            DenseValues::Integers(values) => values.resize(count * width, 0),
-            DenseValues::Numbers(values) => values.resize(count * width, 0.0),
-        }
+        samples.make_room(&self.schema, count);
         for (leaf, role, reader) in &mut open.columns {
             let leaf_column = &file.opened.leaves()[*leaf];
             let column =

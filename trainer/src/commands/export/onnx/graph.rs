@@ -54,9 +54,7 @@ impl Graph {
     }
 
     pub fn node_with(&mut self, operator: &str, inputs: &[&str], with: Vec<Message>) -> String {
-        let name = format!("headlong/{operator}.{}", self.nodes.len());
-        self.nodes.push(named(operator, inputs, &[&name]).messages(5, with));
-        name
+        self.add(operator, inputs, with, |node| node)
     }
 
     /// What a table of `keys` and `values` makes of integers; of others, 0.
@@ -66,9 +64,18 @@ impl Graph {
             proto::integers("values_int64s", values),
             proto::integer("default_int64", 0),
         ];
-        let name = format!("headlong/LabelEncoder.{}", self.nodes.len());
-        let node = named("LabelEncoder", &[ids], &[&name]).text(7, ML);
-        self.nodes.push(node.messages(5, with));
+        self.add("LabelEncoder", &[ids], with, |node| node.text(7, ML))
+    }
+
+    fn add(
+        &mut self,
+        operator: &str,
+        inputs: &[&str],
+        with: Vec<Message>,
+        more: impl FnOnce(Message) -> Message,
+    ) -> String {
+        let name = format!("headlong/{operator}.{}", self.nodes.len());
+        self.nodes.push(more(named(operator, inputs, &[&name])).messages(5, with));
         name
     }
 
@@ -82,14 +89,13 @@ impl Graph {
         self.node_with("Concat", &values, vec![proto::integer("axis", 1)])
     }
 
-    /// Integers, in one row; a single one without an axis.
+    /// Integers, in one row.
     pub fn integers(&mut self, values: &[i64]) -> String {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let shape: &[u64] = &[values.len() as u64];
-        self.constant(Elem::I64, shape, &bytes)
+        self.constant(Elem::I64, &[values.len() as u64], &bytes)
     }
 
-    /// One integer.
+    /// One integer, without an axis.
     pub fn integer(&mut self, value: i64) -> String {
         self.constant(Elem::I64, &[], &value.to_le_bytes())
     }
