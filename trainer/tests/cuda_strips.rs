@@ -33,6 +33,8 @@ const TABLES: usize = 12;
 const TABLE_ROWS: u64 = 20_000;
 const DIM: usize = 32;
 const RANKS: usize = 8;
+/// Batches of every length, and the first one's again.
+const STEPS: u64 = 13;
 
 /// One id for each sample and table, few of them many times; the larger `concentration`, the more.
 fn batch(number: u64, samples: usize, concentration: f32) -> Batch {
@@ -278,9 +280,9 @@ fn train(config: &Config, has_skewed: bool) -> Trained {
     };
     group.prime(&at(0)).unwrap();
     let (mut losses, mut predictions) = (Vec::new(), Vec::new());
-    for number in 1..=20 {
+    for number in 1..=STEPS {
         let rates = StepRates { number, dense: 0.05, sparse: 0.1 };
-        group.enqueue(rates, (number < 20).then(|| at(number)).as_ref()).unwrap();
+        group.enqueue(rates, (number < STEPS).then(|| at(number)).as_ref()).unwrap();
         if number % 6 == 0 {
             let take = &mut |logits: &[f32], _: &[f32]| predictions.extend_from_slice(logits);
             let predicted = batch(number, samples / 2, concentrations[number as usize % 12]);
@@ -290,7 +292,7 @@ fn train(config: &Config, has_skewed: bool) -> Trained {
     }
     group.drain().unwrap();
     group.take_losses(&mut |step| losses.push(step.loss));
-    assert_eq!(losses.len(), 20);
+    assert_eq!(losses.len(), STEPS as usize);
     (losses, predictions, weights_digest(&group).unwrap())
 }
 
@@ -427,7 +429,7 @@ fn soak_strips_in_200_orders() {
         let is_right = text.contains(&format!("weights {expected}"));
         assert!(output.status.success() && is_right, "seed {seed}: {text}{errors}");
     }
-    println!("200 orders of 20 steps: the same weights and states, {expected}");
+    println!("200 orders of {STEPS} steps: the same weights and states, {expected}");
 }
 
 /// As [`strips_of_any_length_change_no_bit`], of vectors that travel as bf16 or f16.

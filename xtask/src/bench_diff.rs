@@ -12,25 +12,27 @@ mod counts;
 mod paths;
 mod peers;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 
 use crate::ci::Outcome;
-use crate::process::{self, cargo};
+use crate::process;
+
+const PROGRAM: &str = "headlong-benches";
 
 /// Runs the guards as the command line asks; `Ok(false)` where something became slower.
 pub fn run(root: &Path, target: &Path, options: &[&str]) -> Result<bool> {
     match options {
         [] => Ok(report(guard(root, target)?)),
-        ["--keep"] => Ok(report(counts::keep(root, &build(root, target)?)?)),
+        ["--keep"] => Ok(report(counts::keep(root, &process::built(root, target, PROGRAM)?)?)),
         ["--peers", python] => Ok(report(peers::run(root, python)?)),
         other => bail!("`bench-diff` takes --keep or --peers PYTHON, not `{}`", other.join(" ")),
     }
 }
 
 pub fn guard(root: &Path, target: &Path) -> Result<Outcome> {
-    let program = build(root, target)?;
+    let program = process::built(root, target, PROGRAM)?;
     Ok(counts::check(root, &program)?.and(paths::check(root, &program)?))
 }
 
@@ -42,12 +44,4 @@ fn report(outcome: Outcome) -> bool {
         Outcome::Failed(fault) => println!("bench-diff: FAULT: {fault}"),
     }
     !matches!(outcome, Outcome::Failed(_))
-}
-
-/// Builds the benchmarks, with the features that the tests' build of them has.
-fn build(root: &Path, target: &Path) -> Result<PathBuf> {
-    if !process::show(cargo(&["build", "--release", "--quiet", "-p", "headlong-benches"], root))? {
-        bail!("the benchmarks do not build");
-    }
-    Ok(target.join("release/headlong-benches"))
 }

@@ -10,11 +10,13 @@ mod steps;
 pub use device_steps::sanitized_tests;
 
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Metadata, MetadataCommand};
 
+use crate::process;
 use crate::require::Required;
 
 pub enum Outcome {
@@ -86,9 +88,18 @@ pub struct Step {
     run: fn(&Workshop) -> Result<Outcome>,
 }
 
+impl Step {
+    /// Whether it leaves a core of two idle: such steps run at once where one follows the other.
+    fn has_one_core(&self) -> bool {
+        ["sanitizers", "rxe"].contains(&self.name)
+    }
+}
+
 struct Report {
     name: &'static str,
     took: Duration,
+    /// Of the programs that ended meanwhile, on all cores.
+    cpu: Duration,
     outcome: Outcome,
 }
 
@@ -108,7 +119,9 @@ pub fn run(root: &Path, options: &[&str]) -> Result<bool> {
     let workshop =
         Workshop { root: root.into(), metadata, required: Required::from_environment()? };
     let started = Instant::now();
-    let reports: Vec<Report> = chosen.into_iter().map(|step| run_step(step, &workshop)).collect();
+    let both = |one: &&Step, next: &&Step| [one, next].iter().all(|step| step.has_one_core());
+    let together = chosen.chunk_by(both).flat_map(|steps| run_together(steps, &workshop));
+    let reports: Vec<Report> = together.collect();
     print_table(&reports);
     let count = |word| reports.iter().filter(|report| report.outcome.word() == word).count();
     let (passed, failed, skipped) = (count("passed"), count("FAILED"), count("skipped"));
@@ -136,9 +149,21 @@ fn choose(options: &[&str]) -> Result<Vec<&'static Step>> {
         .collect()
 }
 
+fn run_together(steps: &[&'static Step], workshop: &Workshop) -> Vec<Report> {
+    if let [step] = steps {
+        return vec![run_step(step, workshop)];
+    }
+    thread::scope(|scope| {
+        let running: Vec<_> =
+            steps.iter().map(|step| scope.spawn(|| run_step(step, workshop))).collect();
+        running.into_iter().map(|thread| thread.join().expect("no step panics")).collect()
+    })
+}
+
 fn run_step(step: &'static Step, workshop: &Workshop) -> Report {
     println!("\n== {}: {}", step.name, step.what);
     let started = Instant::now();
+    let cpu_before = process::cpu_of_ended();
     let outcome =
         (step.run)(workshop).unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
     let outcome = match outcome {
@@ -153,15 +178,17 @@ fn run_step(step: &'static Step, workshop: &Workshop) -> Report {
         }
         outcome => outcome,
     };
-    Report { name: step.name, took: started.elapsed(), outcome }
+    let cpu = process::cpu_of_ended().saturating_sub(cpu_before);
+    Report { name: step.name, took: started.elapsed(), cpu, outcome }
 }
 
 fn print_table(reports: &[Report]) {
-    println!("\n{:<12} {:>8}  outcome", "step", "seconds");
-    for Report { name, took, outcome } in reports {
+    println!("\n{:<12} {:>8} {:>8}  outcome", "step", "seconds", "CPU s");
+    for Report { name, took, cpu, outcome } in reports {
         let line = format!(
-            "{name:<12} {:>8.1}  {:<7} {}",
+            "{name:<12} {:>8.1} {:>8.1}  {:<7} {}",
             took.as_secs_f64(),
+            cpu.as_secs_f64(),
             outcome.word(),
             outcome.remark()
         );

@@ -3,13 +3,13 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// How long a command may run. No check takes a third of it; one that hangs is to fail by name, and
 /// the others to run.
@@ -34,12 +34,32 @@ pub fn cargo(arguments: &[&str], folder: &Path) -> Command {
     command("cargo", arguments, folder)
 }
 
+/// Builds a program of the workspace and says where it is; an error where it does not build.
+///
+/// With all packages in view: one alone would have dependencies with other features, and all of
+/// them would be compiled once more.
+pub fn built(root: &Path, target: &Path, program: &str) -> Result<PathBuf> {
+    let arguments = ["build", "--release", "--quiet", "--workspace", "--bin", program];
+    ensure!(show(cargo(&arguments, root))?, "{program} does not build");
+    Ok(target.join("release").join(program))
+}
+
 pub fn written(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let variables = command.get_envs().filter_map(|(name, value)| {
         value.map(|value| format!("{}='{}' ", name.to_string_lossy(), value.to_string_lossy()))
     });
     variables.collect::<String>() + &words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}
+
+/// What all programs that were started and have ended took of all cores: how busy a step kept them.
+pub fn cpu_of_ended() -> Duration {
+    const TICKS_PER_S: u64 = 100; // Linux tells every program this, whatever its clock
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name before it, in brackets, may hold anything; `cutime` and `cstime` are numbers 16, 17.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(13).take(2);
+    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 1000 / TICKS_PER_S)
 }
 
 /// Runs `command` with its output on ours; whether it succeeded.

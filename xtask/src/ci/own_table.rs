@@ -36,11 +36,7 @@ pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
     // What the workspace has built of other crates need not be built again.
     std::os::unix::fs::symlink(workshop.target(), folder.join("target"))
         .context("the folder of what is built")?;
-    // The program's crate is built once more for this folder. What computes is optimised as always.
-    let quick = "[profile.release.package.headlong]\nopt-level = 1\n";
-    let config = folder.join(".cargo/config.toml");
-    fs::create_dir_all(folder.join(".cargo")).at(&config)?;
-    fs::write(&config, quick).at(&config)?;
+    reuse_what_is_built(&workshop.root, &folder)?;
     let (mut ran, mut digests) = (0, Vec::new());
     for line in commands {
         let line = line.replace(CLONE, &root);
@@ -71,6 +67,22 @@ pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
             Ok(Outcome::Passed(format!("{ran} commands, {} runs of equal weights", digests.len())))
         }
     }
+}
+
+/// Gives the crates that both need the settings and features of the workspace's build. The program's
+/// own crate is built once more, at a lower level: what computes is optimised as always.
+fn reuse_what_is_built(root: &Path, folder: &Path) -> Result<()> {
+    let settings = root.join(".cargo/config.toml");
+    let settings = fs::read_to_string(&settings).at(&settings)?;
+    let config = folder.join(".cargo/config.toml");
+    fs::create_dir_all(folder.join(".cargo")).at(&config)?;
+    fs::write(&config, settings + "headlong = { opt-level = 1 }\n").at(&config)?;
+    let fuzz = root.join("fuzz/Cargo.toml");
+    let fuzz = fs::read_to_string(&fuzz).at(&fuzz)?;
+    let features = fuzz.find("\n# ---- Features").context("fuzz/Cargo.toml: shared features")?;
+    let manifest = folder.join("Cargo.toml");
+    let own = fs::read_to_string(&manifest).at(&manifest)?;
+    fs::write(&manifest, own + &fuzz[features..]).at(&manifest)
 }
 
 /// A folder of its own for each checkout, always the same one: what was built for it is found

@@ -12,7 +12,7 @@ use super::softcuda::{self, Sanitizer};
 use super::test_programs::{self, TestProgram};
 use super::{Had, kernels, nvrtc};
 use crate::ci::sanitized_tests;
-use crate::process::{self, At as _, cargo};
+use crate::process::{self, At as _};
 
 /// The most that the bundle may weigh: what can be carried to a lent machine is 64 MiB, with the
 /// working tree.
@@ -46,12 +46,10 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     for part in ["tests", "kernels", "peers"] {
         fs::create_dir_all(folder.join(part)).at(&folder)?;
     }
-    let build = ["build", "--release", "--quiet", "-p", "headlong"];
-    ensure!(process::show(cargo(&build, root))?, "the program does not build");
-    copy_stripped(&target.join("release/headlong"), &folder.join("headlong"))?;
+    copy_stripped(&process::built(root, target, "headlong")?, &folder.join("headlong"))?;
     gather_tests(root, &folder)?;
     ensure!(
-        kernels::build(root, &compiler, ARCHITECTURE, &folder.join("kernels"), &[])?,
+        kernels::build((root, target), &compiler, ARCHITECTURE, &folder.join("kernels"), &[])?,
         "some kernel does not compile"
     );
     for script in PEERS {

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::{Had, lint, nvrtc};
-use crate::process::{self, cargo};
+use crate::process;
 
 /// Architectures that releases are made for: A100, H100 and H200, B200.
 pub const ARCHITECTURES: &str = "sm_80,sm_90a,sm_100";
@@ -37,7 +37,7 @@ pub fn check(root: &Path, target: &Path) -> Result<Had> {
     for (document, settings) in documents.iter().zip([&[][..], &NARROW]) {
         let document = document.display().to_string();
         let settings = [settings, &["--json-file", &document]].concat();
-        compiles &= build(root, &compiler, ARCHITECTURES, &output, &settings)?;
+        compiles &= build((root, target), &compiler, ARCHITECTURES, &output, &settings)?;
     }
     if !compiles {
         bail!("some kernel does not compile, or spills");
@@ -47,14 +47,14 @@ pub fn check(root: &Path, target: &Path) -> Result<Had> {
 
 /// `headlong kernels build` of all presets with these settings; warnings and spills are errors.
 pub fn build(
-    root: &Path,
+    (root, target): (&Path, &Path),
     compiler: &Path,
     architectures: &str,
     output: &Path,
     settings: &[&str],
 ) -> Result<bool> {
-    let mut command =
-        cargo(&["run", "--release", "--quiet", "-p", "headlong", "--", "kernels", "build"], root);
+    let program = process::built(root, target, "headlong")?;
+    let mut command = process::command(program, &["kernels", "build"], root);
     command.args(["--check", "--arch", architectures, "--output"]).arg(output).args(settings);
     command.env("HEADLONG_CUDA_LIBS", compiler);
     process::show(command)
