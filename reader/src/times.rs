@@ -7,12 +7,14 @@ use serde::{Deserialize, Serialize};
 
 /// What a point in time looks like, for messages.
 pub(crate) const EXPECTED: &str = "a time such as 2024-03-07 13:05:22, or whole seconds since 1970";
-/// Integers of 9 to 11 digits are seconds since 1970, of 12 to 14 digits thousandths of them:
-/// smaller ones would be counts.
+/// Integers of 9 to 11 digits are seconds since 1970; three digits more are thousandths of them, six
+/// millionths, nine billionths. Smaller ones would be counts.
 const SECONDS: std::ops::Range<i64> = 100_000_000..100_000_000_000;
-const MILLISECONDS: std::ops::Range<i64> = SECONDS.end..100_000_000_000_000;
 /// Integers of 8 digits are dates, such as 20240307.
 const DATES: std::ops::Range<i64> = 10_000_000..100_000_000;
+/// Of 14 digits, dates with a time of day, such as 20240307130522. As thousandths of seconds they
+/// would be of the 26th century.
+const DATES_AND_TIMES: std::ops::Range<i64> = 19_000_000_000_000..21_000_000_000_000;
 
 /// A part of a point in time that has a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,16 +81,25 @@ impl Moment {
         }
     }
 
-    /// Seconds or thousandths since 1970, or a date of 8 digits.
+    /// Seconds since 1970, their thousandths, millionths or billionths, or a date of 8 digits, with
+    /// six more for the time of day.
     pub fn of_integer(number: i64) -> Option<Self> {
+        let two = |above: i64| u32::try_from(number / above % 100).ok();
+        let date = |above: i64| {
+            let year = i32::try_from(number / above / 10_000).ok()?;
+            Self::of_date(year, two(above * 100)?, two(above)?)
+        };
         match number {
-            _ if SECONDS.contains(&number) => Self::of_seconds(number),
-            _ if MILLISECONDS.contains(&number) => Self::of_seconds(number / 1000),
-            _ if DATES.contains(&number) => {
-                let part = |above: i64, most: i64| u32::try_from(number / above % most).ok();
-                Self::of_date(i32::try_from(number / 10_000).ok()?, part(100, 100)?, part(1, 100)?)
+            _ if DATES.contains(&number) => date(1),
+            _ if DATES_AND_TIMES.contains(&number) => {
+                let time = NaiveTime::from_hms_opt(two(10_000)?, two(100)?, two(1)?)?;
+                Some(Self { time: Some(time), ..date(1_000_000)? })
             }
-            _ => None,
+            _ => {
+                let of_a_second = [1, 1_000, 1_000_000, 1_000_000_000];
+                let mut seconds = of_a_second.into_iter().map(|parts| number / parts);
+                Self::of_seconds(seconds.find(|seconds| SECONDS.contains(seconds))?)
+            }
         }
     }
 
@@ -231,6 +242,9 @@ mod tests {
             ("1709816722", [14, 4, 7, 3]),
             ("1709816722.75", [14, 4, 7, 3]),
             ("1709816722999", [14, 4, 7, 3]),
+            ("1709816722999999", [14, 4, 7, 3]),
+            ("1709816722999999999", [14, 4, 7, 3]),
+            ("20240307130522", [14, 4, 7, 3]),
         ] {
             assert_eq!(ids(text), Some(expected), "{text}");
         }
@@ -263,7 +277,8 @@ mod tests {
             "2024-03-07 13:05+01:0",
             "2024-03-07 13:05 CET",
             "-1709816722",
-            "170981672212345",
+            "20240307250522",
+            "17098167221234567890",
             "1709816722x",
             "1.7e9",
             "2024-03-07 +3:05",
@@ -277,10 +292,10 @@ mod tests {
         /// The calendar as chrono prints it.
         #[test]
         fn what_chrono_prints_is_read(
-            seconds in 100_000_000_i64..100_000_000_000,
+            seconds in 100_000_000_i64..9_000_000_000,
             pattern in prop::sample::select(vec![
                 "%Y-%m-%d %H:%M:%S", "%Y/%m/%dT%H:%M:%S%.3fZ", "%Y-%m-%dT%H:%M:%S%.6f+05:30", "%s",
-                "%s999",
+                "%s999", "%s000001", "%s999999999",
             ]),
         ) {
             let of_chrono = DateTime::from_timestamp(seconds, 0).unwrap();

@@ -72,7 +72,7 @@ fn each_kind_of_column_is_told() {
         ("price", Kind::Dense, "fractions"),
         ("tags", Kind::List, "\"|\" between them"),
         ("day", Kind::Ignored, "no hour or weekday has a click rate"),
-        ("seen_at", Kind::Ignored, "seconds since 1970, or thousandths of them, such as"),
+        ("seen_at", Kind::Ignored, "seconds since 1970, or parts of them, such as"),
         ("country", Kind::Categorical, "words"),
         ("same", Kind::Ignored, "constant: `x`"),
         ("key", Kind::Ignored, "unique in every row"),
@@ -125,6 +125,27 @@ fn times_of_every_spelling_give_what_comes_again_of_them() {
             Kind::Time,
             vec!["hour", "weekday"],
             "hour, weekday",
+        ),
+        (
+            |row| format!("202611{:02}{:02}0000", 1 + row % 28, row % 24),
+            Kind::Time,
+            vec!["hour", "weekday"],
+            "14 digits",
+        ),
+        (
+            |row| format!("{}", 1_700_000_000_000_000 + row * 3_600_000_000),
+            Kind::Time,
+            vec!["hour"],
+            "seconds since 1970",
+        ),
+        (
+            |row| match row {
+                450 => "7 March".to_owned(),
+                _ => format!("2026-11-{:02}", 1 + row % 28),
+            },
+            Kind::Ignored,
+            vec![],
+            "`7 March` is none",
         ),
         (
             |row| format!("2026-11-01 {:02}:00", row % 24),

@@ -14,7 +14,7 @@ const CLEAR: f64 = 4.0;
 const EVEN: f64 = 0.1;
 /// From this skew on a number has a heavy tail.
 const HEAVY: f64 = 2.0;
-/// Seconds since 1970, from 2000 to 2040; and thousandths of them.
+/// Seconds since 1970, from 2000 to 2040.
 const UNIX_SECONDS: (f64, f64) = (946_684_800.0, 2_208_988_800.0);
 const DAY: i64 = 86_400;
 
@@ -122,9 +122,14 @@ fn kind_of(column: &ColumnSummary, is_whole: bool) -> (Kind, String) {
     }
     match &column.numbers {
         Some(numbers) if is_unix_time(column, numbers) => {
-            of_times(column, "seconds since 1970, or thousandths of them")
+            of_times(column, "seconds since 1970, or parts of them")
         }
-        Some(numbers) if is_date_number(column, numbers) => of_times(column, "dates of 8 digits"),
+        Some(numbers) if is_date_number(column, numbers, 1.0) => {
+            of_times(column, "dates of 8 digits")
+        }
+        Some(numbers) if is_date_number(column, numbers, 1e6) => {
+            of_times(column, "dates and times of 14 digits")
+        }
         Some(numbers) if column.is_whole() => of_whole_numbers(column, numbers),
         Some(_) => (Kind::Dense, "numbers with fractions".to_owned()),
         None => of_words(column, is_whole),
@@ -136,9 +141,11 @@ fn of_times(column: &ColumnSummary, what: &str) -> (Kind, String) {
     let such = format!("{what}, such as `{}`: ", column.examples[0]);
     let names: Vec<&str> = parts(column).into_iter().map(TimePart::name).collect();
     let reason = match (&names[..], column.times) {
-        ([], None) => "new ones will come; were each written as 2026-11-26, with or without a \
-                       time of day, or left empty, their parts would be used"
-            .to_owned(),
+        ([], None) => format!(
+            "new ones will come; `{}` is none: were each written as 2026-11-26, with or without a \
+             time of day, or left empty, their parts would be used",
+            column.no_time
+        ),
         ([], Some(_)) => "new ones will come, and no hour or weekday has a click rate that \
                           comes again and no column of its own; [[column]] parts would take them"
             .to_owned(),
@@ -264,12 +271,14 @@ fn is_unix_time(column: &ColumnSummary, numbers: &Numbers) -> bool {
     let within = |factor: f64| {
         numbers.minimum >= UNIX_SECONDS.0 * factor && numbers.maximum <= UNIX_SECONDS.1 * factor
     };
-    (within(1.0) || within(1000.0)) && (is_called || numbers.is_counter && column.distinct > FEW)
+    [1.0, 1e3, 1e6, 1e9].into_iter().any(within)
+        && (is_called || numbers.is_counter && column.distinct > FEW)
 }
 
-/// Whether every number is a date such as 20261126.
-fn is_date_number(column: &ColumnSummary, numbers: &Numbers) -> bool {
-    let is_of_our_time = numbers.minimum >= 19_000_101.0 && numbers.maximum <= 20_991_231.0;
+/// Whether every number is a date such as 20261126; or, in millions, one with a time of day.
+fn is_date_number(column: &ColumnSummary, numbers: &Numbers, of: f64) -> bool {
+    let is_of_our_time =
+        numbers.minimum >= 19_000_101.0 * of && numbers.maximum < 20_991_232.0 * of;
     column.is_whole() && is_of_our_time && column.times.is_some()
 }
 

@@ -2,6 +2,7 @@
 
 use super::times::Times;
 use headlong_reader::excerpt::UNIT_SEPARATOR;
+use headlong_reader::times::Moment;
 use std::collections::HashMap;
 
 /// What was seen of a column.
@@ -29,6 +30,8 @@ pub struct ColumnSummary {
     pub list: Option<ListValues>,
     /// Where every field can be read as a point in time.
     pub times: Option<Times>,
+    /// A field that cannot, where most are points in time.
+    pub no_time: String,
     /// A few different fields, in the order they came.
     pub examples: Vec<String>,
     /// How the label depends on it, where that was looked at.
@@ -139,7 +142,7 @@ impl ColumnSummary {
             summary.present += 1;
             *counts.entry(field).or_default() += 1;
             if counts.len() > summary.examples.len() && summary.examples.len() < MOST_EXAMPLES {
-                let shown = String::from_utf8_lossy(field).chars().take(24).collect();
+                let shown = shown(field);
                 if !summary.examples.contains(&shown) {
                     summary.examples.push(shown);
                 }
@@ -155,6 +158,10 @@ impl ColumnSummary {
             summary.list = list_of(fields, &counts);
         }
         summary.times = Times::of(counts.keys().copied());
+        if summary.times.is_none() && summary.forms.times > 0 {
+            let no_time = counts.keys().copied().filter(|field| Moment::of_text(field).is_none());
+            summary.no_time = no_time.min().map(shown).unwrap_or_default();
+        }
         summary
     }
 
@@ -239,6 +246,11 @@ pub fn truth(field: &[u8]) -> Option<bool> {
 
 pub(super) fn number(field: &[u8]) -> Option<f64> {
     form(field).1
+}
+
+/// The beginning of a field, for messages.
+fn shown(field: &[u8]) -> String {
+    String::from_utf8_lossy(field).chars().take(24).collect()
 }
 
 fn form(field: &[u8]) -> (Form, Option<f64>) {
