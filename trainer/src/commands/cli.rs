@@ -3,7 +3,9 @@
 
 mod completions;
 mod dispatch;
+mod man;
 mod outputs;
+mod reference;
 
 pub use dispatch::{main_called, main_with};
 
@@ -27,6 +29,7 @@ use crate::commands::train_arguments::TrainArguments;
 use crate::commands::tune::TuneArguments as SearchArguments;
 use crate::commands::verify::VerifyArguments;
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 
 /// Trains deep-learning recommendation models (DLRM) on click logs.
 #[derive(Debug, Parser)]
@@ -91,6 +94,17 @@ pub enum Command {
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write those of all commands into a folder
+    Man {
+        /// Folder for headlong.1, headlong-train.1 and so on; it is made where it is not there
+        dir: Option<PathBuf>,
+    },
+    /// Print a page of the documentation that is made of what the program says of itself
+    #[command(hide = true)]
+    Reference {
+        /// The page
+        page: reference::Page,
     },
 }
 

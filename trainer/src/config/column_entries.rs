@@ -25,40 +25,37 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// The keys of a `[[column]]`.
-pub(super) const COLUMN_KEYS: &[&str] =
-    &["name", "transform", "mean", "scale", "bins", "edges", "parts"];
-
-/// What one dense column has otherwise than the others, or what is taken of a column of points in
-/// time.
-///
-/// `data.num_sparse` counts the tables of bins and of parts, too: it grows by them where a file
-/// sets columns by name, and by those of bins where it leaves it out.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ColumnEntry {
-    /// Which column: one of `data.columns.dense`, or `I1` for the first where none is named; with
-    /// `parts` one that has no other place.
-    pub name: String,
-    /// What is done to its numbers. Unset: `data.dense_transform`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub transform: Option<DenseTransform>,
-    /// Taken from what the transform gives. With it or `scale`, a missing value counts as the mean.
-    /// Unset: 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mean: Option<f64>,
-    /// What is left is divided by this. Unset: 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scale: Option<f64>,
-    /// How its numbers, as they are in the file, are cut into bins, which have a table.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bins: Option<BinsName>,
-    /// `bins = "edges"`: a number's bin is how many of these are at or below it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub edges: Vec<f64>,
-    /// What of a point in time has a table, each part one: `when.hour` and so on.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub parts: Vec<TimePart>,
+entry! {
+    /// What one dense column has otherwise than the others, or what is taken of a column of points
+    /// in time.
+    ///
+    /// `data.num_sparse` counts the tables of bins and of parts, too: it grows by them where a file
+    /// sets columns by name, and by those of bins where it leaves it out.
+    #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+    pub struct ColumnEntry ["column"] {
+        /// Which column: one of `data.columns.dense`, or `I1` for the first where none is named;
+        /// with `parts` one that has no other place.
+        pub name: String,
+        /// What is done to its numbers. Unset: `data.dense_transform`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub transform: Option<DenseTransform>,
+        /// Taken from what the transform gives. With it or `scale`, a missing value counts as the
+        /// mean. Unset: 0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub mean: Option<f64>,
+        /// What is left is divided by this. Unset: 1.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub scale: Option<f64>,
+        /// How its numbers, as they are in the file, are cut into bins, which have a table.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub bins: Option<BinsName>,
+        /// `bins = "edges"`: a number's bin is how many of these are at or below it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub edges: Vec<f64>,
+        /// What of a point in time has a table, each part one: `when.hour` and so on.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub parts: Vec<TimePart>,
+    }
 }
 
 /// How numbers are cut into bins.
@@ -74,7 +71,7 @@ pub enum BinsName {
 impl ColumnEntry {
     /// The entry as TOML, a line for each key.
     fn lines(&self) -> Vec<String> {
-        lines_of(self, COLUMN_KEYS)
+        lines_of(self, Self::KEYS)
     }
 
     /// The entry as TOML, on lines of its own.

@@ -2,8 +2,8 @@
 //! `headlong config show` takes its comments from.
 
 use super::{
-    CheckpointConfig, ColumnsConfig, CommConfig, DataConfig, EvalConfig, HybridConfig,
-    MlperfConfig, ModelConfig, MultiHotConfig, NcclConfig, RunConfig, SyntheticConfig,
+    CheckpointConfig, ColumnEntry, ColumnsConfig, CommConfig, DataConfig, EvalConfig, HybridConfig,
+    MlperfConfig, ModelConfig, MultiHotConfig, NcclConfig, RunConfig, SyntheticConfig, TableEntry,
     TablesConfig, TrainConfig,
 };
 use crate::error::{Error, Result};
@@ -16,6 +16,12 @@ pub struct Key {
     pub path: &'static str,
     /// One sentence, with the unit and the choices.
     pub meaning: String,
+}
+
+impl Key {
+    fn of((path, lines): &Field) -> Self {
+        Self { path, meaning: meaning(lines) }
+    }
 }
 
 /// A field of a section: its dotted path, and the lines of its documentation.
@@ -44,7 +50,12 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let fields = sections.concat();
     let is_section = |path: &str| fields.iter().any(|(other, _)| is_section_of(path, other));
     let keys = fields.iter().filter(|(path, _)| !is_section(path) && !FOUND.contains(path));
-    keys.map(|(path, lines)| Key { path, meaning: meaning(lines) }).collect()
+    keys.map(Key::of).collect()
+});
+
+/// The keys of an entry of `[[table]]` and of `[[column]]`, as `table.rows`.
+pub static ENTRY_KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    [TableEntry::FIELDS, ColumnEntry::FIELDS].concat().iter().map(Key::of).collect()
 });
 
 /// Fields that are not set but found.

@@ -1,10 +1,8 @@
 //! Layers of configuration into one: defaults, preset or file, `--set`, flags.
 
-use super::column_entries::COLUMN_KEYS;
 use super::ranges::expected;
 use super::render::find;
-use super::table_entries::ENTRY_KEYS;
-use super::{Config, keys};
+use super::{ColumnEntry, Config, TableEntry, keys};
 use crate::error::{Error, Result};
 use crate::system::input::read_text;
 use serde::Deserialize as _;
@@ -200,7 +198,7 @@ fn check_table(prefix: &str, table: &DeTable<'_>, text: &str, place: &str) -> Re
         let name: &str = key.get_ref();
         let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
         let here = || format!("{place}:{}", line_of(text, key.span().start));
-        let lists = [("table", ENTRY_KEYS), ("column", COLUMN_KEYS)];
+        let lists = [("table", TableEntry::KEYS), ("column", ColumnEntry::KEYS)];
         if let Some(list) = lists.into_iter().find(|(list, _)| *list == path) {
             check_entries(list, value.get_ref(), text, place)?;
             continue;

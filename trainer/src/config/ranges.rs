@@ -103,7 +103,7 @@ pub fn range_of(path: &str) -> Option<Range> {
 }
 
 /// What a key of whole numbers takes, in words.
-pub(super) fn expected(path: &str) -> Option<String> {
+pub(crate) fn expected(path: &str) -> Option<String> {
     let range = range_of(path)?;
     Some(match path {
         "eval.every" => {

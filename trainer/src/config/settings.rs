@@ -44,3 +44,39 @@ macro_rules! settings {
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
 }
+
+/// An entry of a list of sections, such as `[[table]]`: as `settings!`, without defaults, because
+/// what an entry leaves out is taken from the sections that are there once.
+macro_rules! entry {
+    (
+        $(#[doc = $about:literal])*
+        #[derive($($derive:ident),*)]
+        pub struct $Name:ident [$section:literal] {
+            $(
+                $(#[doc = $doc:literal])*
+                $(#[serde($($serde:tt)*)])?
+                pub $field:ident: $type:ty,
+            )*
+        }
+    ) => {
+        $(#[doc = $about])*
+        #[derive($($derive),*)]
+        #[serde(deny_unknown_fields)]
+        pub struct $Name {
+            $(
+                $(#[doc = $doc])*
+                $(#[serde($($serde)*)])?
+                pub $field: $type,
+            )*
+        }
+
+        impl $Name {
+            /// Its keys.
+            pub(super) const KEYS: &[&str] = &[$(stringify!($field)),*];
+            /// Every field by its dotted path.
+            pub(super) const FIELDS: &[crate::config::keys::Field] = &[
+                $((concat!($section, ".", stringify!($field)), &[$($doc),*]),)*
+            ];
+        }
+    };
+}

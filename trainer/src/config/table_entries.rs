@@ -17,57 +17,45 @@ use headlong_embedding::{Registry, TableSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The keys of a `[[table]]`.
-pub(super) const ENTRY_KEYS: &[&str] = &[
-    "name",
-    "kind",
-    "rows",
-    "pooling",
-    "dtype",
-    "placement",
-    "pool_at",
-    "grain",
-    "keys",
-    "options",
-];
-
 /// The kind of tables that no entry gives another.
 const DEFAULT_KIND: &str = "dense";
 
-/// What one table has otherwise than the others.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TableEntry {
-    /// Which table: `C1` for the first categorical column.
-    pub name: String,
-    /// Kind of the table: `dense`, `hashed`, or what the program has registered. Unset: `dense`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// Rows, whatever `tables.rows` and `tables.max_rows` say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rows: Option<u64>,
-    /// How the vectors of one bag become one. Unset: `tables.pooling`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pooling: Option<Pooling>,
-    /// What its rows are stored in. Unset: `tables.dtype`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dtype: Option<DType>,
-    /// Where its rows lie, where there are several ranks. Unset: as the split decides.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub placement: Option<PlacementName>,
-    /// Where its bags become vectors. Unset: `comm.pool_at`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pool_at: Option<PoolAtChoice>,
-    /// Whether rows stand for themselves or share storage. Unset: what the kind is known to have,
-    /// else `rows`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grain: Option<Grain>,
-    /// What the table is keyed by. Unset: what the kind is known to want, else `rows`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keys: Option<Keys>,
-    /// Settings that only this kind of table has.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub options: BTreeMap<String, toml::Value>,
+entry! {
+    /// What one table has otherwise than the others.
+    #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+    pub struct TableEntry ["table"] {
+        /// Which table: `C1` for the first categorical column.
+        pub name: String,
+        /// Kind of the table: `dense`, `hashed`, or what the program has registered. Unset:
+        /// `dense`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub kind: Option<String>,
+        /// Rows, whatever `tables.rows` and `tables.max_rows` say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub rows: Option<u64>,
+        /// How the vectors of one bag become one. Unset: `tables.pooling`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub pooling: Option<Pooling>,
+        /// What its rows are stored in. Unset: `tables.dtype`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub dtype: Option<DType>,
+        /// Where its rows lie, where there are several ranks. Unset: as the split decides.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub placement: Option<PlacementName>,
+        /// Where its bags become vectors. Unset: `comm.pool_at`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub pool_at: Option<PoolAtChoice>,
+        /// Whether rows stand for themselves or share storage. Unset: what the kind is known to
+        /// have, else `rows`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub grain: Option<Grain>,
+        /// What the table is keyed by. Unset: what the kind is known to want, else `rows`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub keys: Option<Keys>,
+        /// Settings that only this kind of table has.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub options: BTreeMap<String, toml::Value>,
+    }
 }
 
 /// Where the rows of a table lie. A [`PlacementChoice`] may name a rank, too.
@@ -87,7 +75,7 @@ pub enum PlacementName {
 impl TableEntry {
     /// The entry as TOML, on lines of its own.
     pub(crate) fn to_toml(&self) -> String {
-        format!("\n[[table]]\n{}\n", lines_of(self, ENTRY_KEYS).join("\n"))
+        format!("\n[[table]]\n{}\n", lines_of(self, Self::KEYS).join("\n"))
     }
 
     fn text_options(&self) -> BTreeMap<String, String> {

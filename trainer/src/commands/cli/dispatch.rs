@@ -1,7 +1,8 @@
 //! The program: reads the command line, calls the command, prints errors, gives the exit code.
 
 use super::{
-    BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, completions, outputs,
+    BenchCommand, Cli, Command, ConfigCommand, DataCommand, KernelsCommand, completions, man,
+    outputs, reference,
 };
 use crate::commands::bench::collectives::{self, operation::Operation};
 use crate::commands::launch::does_the_work;
@@ -125,6 +126,9 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Recipe => output::print(include_str!("../../../../docs/mlperf.md")),
         Command::Completions { shell } => output::print(&completions::script(shell, &program())),
+        Command::Man { dir: Some(dir) } => man::write(&dir),
+        Command::Man { dir: None } => output::print(&man::page()),
+        Command::Reference { page } => output::print(&reference::page(page)),
     }
 }
 
@@ -140,6 +144,8 @@ fn work_of_one(command: &Command) -> Option<&'static str> {
         Command::Config(_) => "config",
         Command::Recipe => "recipe",
         Command::Completions { .. } => "completions",
+        Command::Man { .. } => "man",
+        Command::Reference { .. } => "reference",
         _ => return None,
     })
 }

@@ -42,7 +42,9 @@ pub(super) fn check(command: &Command) -> Result<()> {
         | Command::Doctor(_)
         | Command::Launch(_)
         | Command::Recipe
-        | Command::Completions { .. } => Ok(()),
+        | Command::Completions { .. }
+        | Command::Man { .. }
+        | Command::Reference { .. } => Ok(()),
     }
 }
 
