@@ -1,8 +1,10 @@
 //! `cargo xtask ci`: every check a change has to pass, one after another, all of them even where
 //! one fails.
 
+mod book;
 mod device_steps;
 mod own_table;
+mod pages;
 mod python;
 mod runner;
 mod steps;

@@ -10,11 +10,13 @@
 //! - `cargo xtask rxe`: verbs over Soft-RoCE, in an emulated machine;
 //! - `cargo xtask ledger`: bytes, launches and predicted times of each kernel of a step;
 //! - `cargo xtask bench-diff`: has anything become slower;
+//! - `cargo xtask book-preprocessor`: what mdBook calls for the documentation's site;
 //! - `cargo xtask soak`: the long tests, with their log kept.
 //!
 //! It imports no crate of the workspace, so that it builds, and can complain, while they do not.
 
 mod bench_diff;
+mod book_preprocessor;
 mod ci;
 mod cuda;
 mod ledger;
@@ -61,7 +63,7 @@ const HELP: &str = "cargo xtask COMMAND
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
 data, python, numpy, mpirun, fuzz, aarch64, cuda, hostcuda, nvrtc, libraries, rxe,
-valgrind.
+valgrind, wheel, book.
 ";
 
 fn main() -> ExitCode {
@@ -93,6 +95,9 @@ fn run(arguments: &[String]) -> anyhow::Result<bool> {
         ("rxe", options) => rxe::run(&root, &target_folder(&root)?, options),
         ("ledger", options) => ledger::run(&root, options),
         ("bench-diff", options) => bench_diff::run(&root, &target_folder(&root)?, options),
+        ("book-preprocessor", options) => {
+            book_preprocessor::run(&root, &target_folder(&root)?, options)
+        }
         ("soak", []) => soak::run(&root, &target_folder(&root)?, None),
         ("soak", ["--only", name]) => soak::run(&root, &target_folder(&root)?, Some(name)),
         ("help" | "--help" | "-h", _) => {

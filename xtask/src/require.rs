@@ -21,6 +21,8 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "numpy", words: &["numpy"] },
     // What builds the Python package, and the packages that its tests import.
     Requirement { name: "wheel", words: &["the wheel needs"] },
+    // mdBook, which builds the documentation's site.
+    Requirement { name: "book", words: &["mdbook"] },
     Requirement { name: "mpirun", words: &["mpirun"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },

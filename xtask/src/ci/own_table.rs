@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Outcome, Workshop};
+use super::{Outcome, Workshop, pages};
 use crate::process::{self, At as _};
 
 const PAGE: &str = "docs/custom-tables.md";
@@ -105,20 +105,11 @@ fn digest(lines: &[String]) -> Result<String> {
 /// blocks are remarks.
 fn blocks(page: &str) -> (Vec<(&str, String)>, Vec<&str>) {
     let (mut files, mut commands) = (Vec::new(), Vec::new());
-    let mut lines = page.lines();
-    while let Some(line) = lines.next() {
-        let Some(language) = line.strip_prefix("```") else { continue };
-        let body: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-        let name =
-            body.first().and_then(|first| first.strip_prefix("// ").or(first.strip_prefix("# ")));
-        match (language, name) {
-            ("sh", _) => commands.extend(body),
-            ("rust" | "toml", Some(name))
-                if Path::new(name).extension().is_some() && !name.contains(' ') =>
-            {
-                files.push((name, body[1..].join("\n").trim_start().to_owned() + "\n"));
-            }
-            _ => {}
+    for block in pages::blocks(page) {
+        match block.file() {
+            Some(file) => files.push(file),
+            None if block.language == "sh" => commands.extend(block.lines),
+            None => {}
         }
     }
     (files, commands)

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Outcome, Step, Workshop, device_steps, own_table, python, runner};
+use super::{Outcome, Step, Workshop, book, device_steps, own_table, python, runner};
 use crate::process::{self, cargo};
 use crate::{bench_diff, rxe, tidy};
 
@@ -39,6 +39,11 @@ pub const STEPS: &[Step] = &[
         name: "python",
         what: "the Python package: its wheel is built, installed and tested",
         run: python::python,
+    },
+    Step {
+        name: "book",
+        what: "the documentation's site: its tutorials are followed, its links and search checked",
+        run: book::book,
     },
     Step {
         name: "orders",
