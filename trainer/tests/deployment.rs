@@ -1,6 +1,6 @@
-//! What the documentation tells users to deploy: the Kubernetes manifest of `docs/multi-node.md`
-//! and the Containerfile, held against the rules of those who read them. Neither is run by the
-//! tests.
+//! What the documentation tells users to deploy: the Kubernetes manifest of `docs/multi-node.md`,
+//! the Containerfile and the archive of a release, held against the rules of those who read them.
+//! Manifest and Containerfile are not run by the tests.
 
 #![cfg(test)]
 
@@ -11,6 +11,8 @@ use headlong_comm::rendezvous::Keys;
 use serde::Deserialize as _;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command as Process;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -178,4 +180,140 @@ fn the_image_is_pinned_and_its_commands_can_write() {
         );
     }
     assert!(text.contains("USER 65532"), "not root");
+}
+
+/// What the image copies is there, and is not left out of what the builder sees.
+#[test]
+fn the_image_copies_what_is_there() {
+    let text = text("Containerfile");
+    let left_out = self::text(".dockerignore");
+    let mut copied = 0;
+    for line in text.lines().filter_map(|line| line.strip_prefix("COPY ")) {
+        let (from_builder, words): (Vec<&str>, Vec<&str>) =
+            line.split_whitespace().partition(|word| word.starts_with("--from="));
+        let [source, _] = words[..] else { panic!("one source, one target: {line}") };
+        copied += 1;
+        match (from_builder.is_empty(), source.strip_prefix("/source/")) {
+            (true, _) => assert!(Path::new(ROOT).join(source).exists(), "{line}"),
+            (false, Some(file)) => {
+                assert!(Path::new(ROOT).join(file).exists(), "{line}");
+                assert!(!left_out.lines().any(|out| out.trim_start_matches('/') == file), "{line}");
+            }
+            (false, None) => {
+                assert!(text.contains(&format!("cp target/release/headlong {source} ")), "{line}");
+            }
+        }
+    }
+    assert_eq!(copied, 3);
+    // The same compiler as the job that runs every check.
+    let builder = text.split_once("rust:").unwrap().1.split('-').next().unwrap();
+    let checked = self::text(".github/workflows/ci.yml");
+    assert!(checked.contains(&format!("library/rust:{builder}-")), "{builder}");
+}
+
+/// The jobs of a workflow, by their names.
+fn jobs(file: &str) -> serde_json::Map<String, Value> {
+    let workflow: Value = serde_norway::from_str(&text(file)).unwrap();
+    assert_eq!(workflow["permissions"]["contents"], "read", "{file}: what a job may do is said");
+    workflow["jobs"].as_object().expect("jobs").clone()
+}
+
+/// Rules of GitHub's workflows, as far as can be told without it: jobs that are needed are there,
+/// scripts are shell, actions have versions, and every job ends in time.
+#[test]
+fn the_workflows_can_be_read() {
+    for file in [".github/workflows/ci.yml", ".github/workflows/release.yml"] {
+        let jobs = jobs(file);
+        for (name, job) in &jobs {
+            assert!(job["timeout-minutes"].as_u64().is_some(), "{file}: {name} ends in time");
+            let needs = match &job["needs"] {
+                Value::String(one) => vec![one.as_str()],
+                Value::Null => Vec::new(),
+                _ => list(job, "needs").iter().map(|need| need.as_str().unwrap()).collect(),
+            };
+            assert!(needs.iter().all(|need| jobs.contains_key(*need)), "{file}: {name}");
+            for step in list(job, "steps") {
+                match (&step["uses"], &step["run"]) {
+                    (Value::String(action), Value::Null) => {
+                        let version = action.split_once("@v").expect("a version").1;
+                        assert!(version.parse::<u32>().is_ok(), "{file}: {action}");
+                    }
+                    (Value::Null, Value::String(script)) => is_shell(file, script),
+                    other => panic!("{file}: {name}: an action or a script: {other:?}"),
+                }
+            }
+        }
+    }
+}
+
+fn is_shell(file: &str, script: &str) {
+    // What GitHub puts in before the shell reads it.
+    let mut script = script.to_owned();
+    while let Some((before, rest)) = script.split_once("${{") {
+        let (_, after) = rest.split_once("}}").expect("an expression ends");
+        script = format!("{before}x{after}");
+    }
+    let output = Process::new("bash").args(["-n", "-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr));
+    let steps = script.split("--only ").skip(1).filter_map(|rest| rest.split_whitespace().next());
+    let known = text("xtask/src/ci/steps.rs");
+    for step in steps {
+        assert!(known.contains(&format!("name: \"{step}\"")), "{file}: no step {step}");
+    }
+}
+
+/// Every file of a release is made before it is published, and a tag is held against the version.
+#[test]
+fn a_release_publishes_what_its_jobs_have_made() {
+    let jobs = jobs(".github/workflows/release.yml");
+    let publish = &jobs["publish"];
+    assert_eq!(publish["if"], "github.ref_type == 'tag'");
+    assert_eq!(publish["permissions"]["contents"], "write");
+    let needed = list(publish, "needs");
+    for (name, job) in jobs.iter().filter(|(name, _)| *name != "publish" && *name != "version") {
+        assert!(needed.contains(&&Value::from(name.as_str())) && job["needs"] == "version");
+        let steps = list(job, "steps");
+        let kept = steps.iter().filter_map(|step| step["with"]["if-no-files-found"].as_str());
+        assert_eq!(kept.collect::<Vec<_>>(), ["error"], "{name}: nothing made is an error");
+        let matrix = list(&job["strategy"]["matrix"], "include");
+        let processors: BTreeSet<_> =
+            matrix.iter().map(|entry| entry["processor"].as_str().unwrap()).collect();
+        assert_eq!(processors, BTreeSet::from(["aarch64", "x86_64"]), "{name}");
+    }
+}
+
+/// The archive that a release publishes, made of the program under test.
+#[test]
+fn the_archive_of_a_release_has_what_a_package_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let packed = Process::new(Path::new(ROOT).join(".ci/archive"))
+        .arg(env!("CARGO_BIN_EXE_headlong"))
+        .args(["headlong-test", "dist"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
+    let shell = |script: &str| {
+        let output =
+            Process::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    shell("cd dist && sha256sum -c headlong-test.tar.gz.sha256");
+    shell("tar -xzf dist/headlong-test.tar.gz");
+    let listed = shell("cd headlong-test && find . -type f | sort");
+    for file in [
+        "LICENSE",
+        "CHANGELOG.md",
+        "headlong",
+        "completions/headlong.bash",
+        "completions/headlong.fish",
+        "completions/headlong.zsh",
+        "man/headlong.1",
+        "man/headlong-train.1",
+    ] {
+        assert!(listed.lines().any(|line| line == format!("./{file}")), "{file}: {listed}");
+    }
+    let version = shell("headlong-test/headlong --version");
+    assert_eq!(version.trim(), concat!("headlong ", env!("CARGO_PKG_VERSION")));
 }
