@@ -46,6 +46,7 @@ mod odd_tables;
 mod onnx;
 mod outputs;
 mod own_program;
+mod pages;
 mod paths;
 mod patience;
 mod planned;
