@@ -53,10 +53,10 @@ impl Library {
 
     fn from_handle(path: PathBuf, handle: *mut c_void) -> NicResult<Self> {
         let symbol = |name: &CStr, version: &CStr| {
-            // SAFETY: the handle is open, and both names end in a zero.
-            unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) }
+            // SAFETY: the handle is open.
+            unsafe { symbol_of(handle, name, version) }
         };
-        // SAFETY: dlvsym gives null or the function of that name and version.
+        // SAFETY: the loader gives null or the function of that name and version.
         let functions = unsafe { Functions::load(symbol) }.map_err(|missing| {
             NicError::Unavailable(format!(
                 "{}: not a usable libibverbs: it has no {missing}",
@@ -85,6 +85,26 @@ impl Library {
         // SAFETY: not null, and a text of the library.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
+}
+
+/// The function of that name and version of an open library, or null.
+///
+/// # Safety
+/// `handle` is open.
+#[cfg(not(target_env = "musl"))]
+unsafe fn symbol_of(handle: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
+    // SAFETY: the handle is open, by the contract, and both names end in a zero.
+    unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) }
+}
+
+/// As above. musl's loader knows no versions: a library that it opens has one of each function.
+///
+/// # Safety
+/// `handle` is open.
+#[cfg(target_env = "musl")]
+unsafe fn symbol_of(handle: *mut c_void, name: &CStr, _version: &CStr) -> *mut c_void {
+    // SAFETY: the handle is open, by the contract, and the name ends in a zero.
+    unsafe { libc::dlsym(handle, name.as_ptr()) }
 }
 
 /// Opens a shared library; the loader's words where it does not.
