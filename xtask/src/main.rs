@@ -62,7 +62,7 @@ const HELP: &str = "cargo xtask COMMAND
                                  benches/results/soak-DATE.log
 
 REQUIRE=NAME[,NAME...] turns the skip of that name into a failure: nextest, cargo-deny, advisories,
-data, python, numpy, mpirun, fuzz, aarch64, cuda, hostcuda, nvrtc, libraries, rxe,
+data, python, numpy, mpirun, fuzz, aarch64, musl, cuda, hostcuda, nvrtc, libraries, rxe,
 valgrind, wheel, book.
 ";
 

@@ -26,6 +26,7 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "mpirun", words: &["mpirun"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },
+    Requirement { name: "musl", words: &["musl"] },
     // A GPU. What the software device lacks is not asked of it, and not the other way round: see
     // `forbids`.
     Requirement { name: "cuda", words: &["cuda", "gpu"] },

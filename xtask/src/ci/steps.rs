@@ -74,6 +74,7 @@ pub const STEPS: &[Step] = &[
     },
     Step { name: "features", what: "each feature builds alone", run: features },
     Step { name: "aarch64", what: "the program compiles for Linux on aarch64", run: aarch64 },
+    Step { name: "musl", what: "the program compiles for musl, as a static one", run: musl },
     Step { name: "fuzz", what: "the fuzz targets build", run: fuzz },
     Step {
         name: "mutants",
@@ -230,20 +231,28 @@ fn features(workshop: &Workshop) -> Result<Outcome> {
     Ok(all_of(&built, &failed, "features"))
 }
 
-/// Checks that the binary compiles for aarch64, where its standard library and a C compiler for
-/// zstd are installed.
 fn aarch64(workshop: &Workshop) -> Result<Outcome> {
-    let target = "aarch64-unknown-linux-gnu";
+    compiles_for(workshop, "aarch64-unknown-linux-gnu", "aarch64-linux-gnu-gcc")
+}
+
+fn musl(workshop: &Workshop) -> Result<Outcome> {
+    compiles_for(workshop, &format!("{}-unknown-linux-musl", std::env::consts::ARCH), "musl-gcc")
+}
+
+/// Checks that the program compiles for `target`, where its standard library and a C compiler for
+/// zstd are installed.
+fn compiles_for(workshop: &Workshop, target: &str, compiler: &str) -> Result<Outcome> {
     let sysroot =
         Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
     let libraries = String::from_utf8_lossy(&sysroot.stdout).trim().to_string();
     if !Path::new(&libraries).is_dir() {
         return Ok(Outcome::Skipped(format!("the standard library of {target} is not installed")));
     }
-    if !process::answers("aarch64-linux-gnu-gcc", &["--version"])
-        && std::env::consts::ARCH != "aarch64"
-    {
-        return Ok(Outcome::Skipped("aarch64-linux-gnu-gcc is not installed (zstd is C)".into()));
+    let is_own = target == format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    if !is_own && !process::answers(compiler, &["--version"]) {
+        return Ok(Outcome::Skipped(format!(
+            "{compiler} is not installed, for {target} (zstd is C)"
+        )));
     }
     show(workshop, &["check", "--release", "--quiet", "-p", "headlong", "--target", target])
 }
