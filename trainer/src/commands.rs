@@ -19,6 +19,7 @@ pub mod launch;
 pub mod plan;
 pub mod predictions;
 pub(crate) mod remarks;
+pub mod report;
 mod slices;
 pub mod train;
 pub mod train_arguments;

@@ -53,6 +53,7 @@ pub mod iteration;
 pub mod metrics;
 #[doc(hidden)]
 pub mod plan;
+mod protobuf;
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]

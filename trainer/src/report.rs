@@ -8,23 +8,30 @@
 pub mod axis;
 mod bar;
 pub mod events;
+pub mod history;
 mod json_log;
 pub mod lines;
 pub mod mllog;
 pub mod output;
 pub mod progress;
 pub mod svg;
+pub mod tensorboard;
 
 pub use crate::units::{bytes, columns, count, duration, short_time, some};
 pub use bar::{Bar, Fact};
-pub use events::{At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, Start, Step};
+pub use events::{
+    At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, StageTime, Start, Step, Times,
+};
 pub use json_log::{JsonLog, LogTarget};
 
 use crate::error::{Error, Result, chain};
+use history::History;
 use serde_json::{Map, Value, json};
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tensorboard::EventFile;
 
 /// The bar's facts are renewed at most this often.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
@@ -35,6 +42,10 @@ pub type Listen = Arc<dyn Fn(&[u8]) + Send + Sync>;
 #[derive(Debug)]
 pub struct Reporter {
     log: Option<JsonLog>,
+    /// What the run keeps for a report.
+    history: Option<History>,
+    tensorboard: Option<EventFile>,
+    at: At,
     results_to_stderr: bool,
     /// Says nothing but the log.
     is_quiet: bool,
@@ -65,6 +76,9 @@ impl Reporter {
     pub fn quiet(log: Option<JsonLog>) -> Self {
         Self {
             log,
+            history: None,
+            tensorboard: None,
+            at: At::default(),
             results_to_stderr: true,
             is_quiet: true,
             bar: None,
@@ -84,12 +98,29 @@ impl Reporter {
         Self { bar, ..Self::quiet(Some(log)) }
     }
 
+    /// From now on keeps the history of a run, which is at `at`, in `folder`. Where it cannot, a
+    /// note says so: no run ends for it.
+    pub fn keep_history(&mut self, folder: &Path, appends: bool, at: At) {
+        match History::open(folder, appends, at, self.started) {
+            Ok(history) => (self.history, self.at) = (Some(history), at),
+            Err(error) => {
+                self.note(&format!("no history is kept for `headlong report`: {}", chain(&error)))
+            }
+        }
+    }
+
+    /// From now on writes event files for TensorBoard.
+    pub fn write_tensorboard(&mut self, file: EventFile) {
+        self.tensorboard = Some(file);
+    }
+
     /// Seconds since the reporter was made: the log's `time_s`.
     pub fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
 
     pub fn start(&mut self, start: &Start) -> Result<()> {
+        self.show(|file| file.start(start))?;
         self.log_event("start", start)
     }
 
@@ -165,13 +196,17 @@ impl Reporter {
             self.note(&step_text(at, step, self.seconds_left()));
         }
         self.set_position(at);
-        self.log_event("step", step)
+        self.keep(|history| history.step(at, step))?;
+        self.show(|file| file.step(at, step))?;
+        self.log_alone("step", step)
     }
 
     pub fn eval(&mut self, at: At, eval: &Eval) -> Result<()> {
         self.result(&format!("step {}  {}", count(at.step), eval_text(eval)));
         self.set_position(at);
-        self.log_event("eval", eval)?;
+        self.keep(|history| history.eval(at, eval))?;
+        self.show(|file| file.eval(at, eval))?;
+        self.log_alone("eval", eval)?;
         if let Some(warning) = eval.metrics.warning() {
             let is_of_one_class = eval.metrics.auc.is_none() && eval.metrics.eval_samples > 0;
             let advice = match is_of_one_class {
@@ -229,6 +264,11 @@ impl Reporter {
         self.log_message("error", &chain(error), fields)
     }
 
+    /// Where the time went, into the history alone.
+    pub fn times(&mut self, at: At, times: &Times) -> Result<()> {
+        self.keep(|history| history.times(at, times))
+    }
+
     pub fn done(&mut self, at: At, done: &Done) -> Result<()> {
         self.finish_bar();
         self.result(&format!(
@@ -256,13 +296,47 @@ impl Reporter {
     }
 
     fn set_position(&mut self, at: At) {
+        self.at = at;
         if let Some(log) = &mut self.log {
             log.set_position(at);
         }
     }
 
     fn log_event<T: serde::Serialize>(&mut self, event: &str, fields: &T) -> Result<()> {
+        let at = self.at;
+        self.keep(|history| history.other(at, event, fields))?;
+        self.log_alone(event, fields)
+    }
+
+    fn log_alone<T: serde::Serialize>(&mut self, event: &str, fields: &T) -> Result<()> {
         self.log.as_mut().map_or(Ok(()), |log| log.write(event, fields))
+    }
+
+    /// Writes to the history. Where that fails, there is none from then on.
+    fn keep(&mut self, write: impl FnOnce(&mut History) -> Result<()>) -> Result<()> {
+        match self.history.as_mut().map_or(Ok(()), write) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.history = None;
+                let message = format!("the history of this run ends here: {}", chain(&error));
+                self.warning(&message, Map::new())
+            }
+        }
+    }
+
+    /// Writes to TensorBoard's event file. Where that fails, training goes on without, and says so.
+    fn show(&mut self, write: impl FnOnce(&mut EventFile) -> Result<()>) -> Result<()> {
+        match self.tensorboard.as_mut().map_or(Ok(()), write) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.tensorboard = None;
+                let message = format!(
+                    "TensorBoard gets nothing more of this run, which goes on: {}",
+                    chain(&error)
+                );
+                self.warning(&message, Map::new())
+            }
+        }
     }
 
     fn log_message(

@@ -25,6 +25,7 @@ use crate::commands::inference::{EvalArguments, PredictArguments};
 use crate::commands::kernels;
 use crate::commands::launch::LaunchArguments;
 use crate::commands::plan::PlanArguments;
+use crate::commands::report::ReportArguments;
 use crate::commands::train_arguments::TrainArguments;
 use crate::commands::tune::TuneArguments as SearchArguments;
 use crate::commands::verify::VerifyArguments;
@@ -49,8 +50,17 @@ pub struct Cli {
 /// Flags of `train` that say nothing of a configuration: other commands take them, so that a
 /// command line of `train` can be tried, and do not list them.
 fn hide_what_runs_alone_have(argument: clap::Arg) -> clap::Arg {
-    let of_runs =
-        ["resume", "data_changed", "init_from", "log_json", "mllog", "trace", "time", "dry_run"];
+    let of_runs = [
+        "resume",
+        "data_changed",
+        "init_from",
+        "log_json",
+        "mllog",
+        "trace",
+        "tensorboard",
+        "time",
+        "dry_run",
+    ];
     let is_hidden = of_runs.iter().any(|name| argument.get_id() == name);
     if is_hidden { argument.hide(true) } else { argument }
 }
@@ -66,6 +76,8 @@ pub enum Command {
     Eval(EvalArguments),
     /// Write the click probability of every row
     Predict(PredictArguments),
+    /// Write a page about a run: curves, calibration, lift, importance of columns, time, memory
+    Report(ReportArguments),
     /// Show what a training run would need, and whether it fits, before any memory is taken for it
     #[command(mut_args(hide_what_runs_alone_have))]
     Plan(PlanArguments),

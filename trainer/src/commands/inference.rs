@@ -25,9 +25,9 @@ use crate::report::{self, Eval, count, lines};
 use crate::run::dictionary::RunDictionary;
 use crate::state::checkpoint::{Checkpoint, Select};
 use crate::system::machine::Machine;
-use headlong_reader::IdMapper;
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
+use headlong_reader::{IdMapper, Reader};
 use serde_json::{Value, json};
 use std::io::ErrorKind;
 use std::time::Instant;
@@ -256,17 +256,15 @@ pub(super) fn evaluate_validation(
     checkpoints: Vec<Checkpoint>,
     registry: &Registry,
 ) -> Result<Eval> {
-    let how = How::on(config.run.device, config.run.threads);
+    let (device, threads) = (config.run.device, config.run.threads);
     let files = &config.data.valid;
-    let mut applied = Applied::open(checkpoints, files, &how, registry)?;
-    let (now, then) = (&mut applied.config.data, &config.data);
-    now.holdout = then.holdout;
-    (now.holdout_fold, now.holdout_test) = (then.holdout_fold, then.holdout_test);
+    let mut applied =
+        Applied::to_validate(checkpoints, config, files, (device, threads), registry)?;
     applied.evaluate(files, &mut Scores::default(), None).map(|(eval, _)| eval)
 }
 
 /// Checkpoints in memory, ready to be applied to rows: one, or those of an ensemble.
-struct Applied {
+pub(super) struct Applied {
     config: Config,
     checkpoints: Vec<Checkpoint>,
     groups: Vec<RankGroup>,
@@ -285,6 +283,37 @@ impl Applied {
     fn finished(folder: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
         let checkpoints = checkpoint_command::open_finished("dir", folder)?;
         Self::open(checkpoints, files, how, registry)
+    }
+
+    /// For the validation data of the run of `config`: rows of `files`, of which it may have held
+    /// a part out.
+    pub(super) fn to_validate(
+        checkpoints: Vec<Checkpoint>,
+        config: &Config,
+        files: &[DataFile],
+        (device, threads): (DeviceChoice, Option<usize>),
+        registry: &Registry,
+    ) -> Result<Self> {
+        let mut applied = Self::open(checkpoints, files, &How::on(device, threads), registry)?;
+        let (now, then) = (&mut applied.config.data, &config.data);
+        now.holdout = then.holdout;
+        (now.holdout_fold, now.holdout_test) = (then.holdout_fold, then.holdout_test);
+        Ok(applied)
+    }
+
+    /// The configuration by which it is applied.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A reader of labelled `files`, of which only the front is read.
+    pub(super) fn front(&self, files: &[DataFile]) -> Result<Box<dyn Reader>> {
+        EvaluationData::open_front(&self.config, files, self.threads)?.reader(&self.ids)
+    }
+
+    /// Hands logits and labels of all that `reader` gives to `take`.
+    pub(super) fn predict(&self, reader: &mut dyn Reader, take: &mut Take<'_>) -> Result<()> {
+        predict_mean(&self.groups, reader, take).map(drop)
     }
 
     /// For rows of `files`.

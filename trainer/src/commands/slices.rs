@@ -180,9 +180,12 @@ impl Grouped {
 /// A tenth of the samples: those whose predictions are next to each other.
 #[derive(Debug, PartialEq)]
 pub struct Tenth {
-    samples: u64,
-    mean_prediction: f64,
-    rate: f64,
+    pub samples: u64,
+    /// What they weigh, in a unit that all tenths have.
+    pub weight: f64,
+    pub mean_prediction: f64,
+    /// Share of clicks.
+    pub rate: f64,
 }
 
 /// Tenths of all samples, by weight, from the lowest predictions to the highest. Equal predictions
@@ -202,9 +205,11 @@ pub fn tenths(scores: &mut Scores) -> Vec<Tenth> {
     }
     let tenth = |groups: Vec<_>| {
         // Shares are the same in any unit.
-        let metrics = EvalMetrics::of(&Tally::of(&mut groups.into_iter(), 0));
+        let tally = Tally::of(&mut groups.into_iter(), 0);
+        let metrics = EvalMetrics::of(&tally);
         Some(Tenth {
             samples: metrics.eval_samples,
+            weight: tally.weight(),
             mean_prediction: metrics.mean_prediction?,
             rate: metrics.base_rate,
         })

@@ -5,6 +5,7 @@ mod caller;
 mod ensemble;
 mod evaluations;
 mod evaluator;
+mod history;
 mod milestones;
 mod progress;
 pub(crate) mod resume;
@@ -38,7 +39,7 @@ use headlong_reader::Reader as _;
 use progress::Meter;
 use resume::{asked_for, find_checkpoint, repeats_its_report, without_effect};
 use serde_json::Map;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Trains as `config` says, one model or several.
 ///
@@ -107,6 +108,7 @@ fn run_with(
     refuse_what_cannot_fit(job, options, reporter)?;
     let stop = caller::stop_request(options)?;
     let mllog = open_mllog(job, options, resumed)?;
+    history::open_tensorboard(job, options, resumed, reporter)?;
     let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
     let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
     prepared.share_machine(job.processes_here(), job.evaluating_here());
@@ -124,10 +126,20 @@ fn run_with(
             placement,
             start: Start::new(resumed, init_from.as_ref()),
             may_differ: options.flags.data_changed,
-            record: Record { times: options.flags.time, spans: options.flags.trace.is_some() },
+            record: Record {
+                times: options.flags.time,
+                spans: options.flags.trace.is_some(),
+                // What a report says of stages: devices would be measured more than they run.
+                sampled: config.run.device != DeviceChoice::Cuda,
+            },
             registry: &options.registry,
         },
     )?;
+    if job.leads() {
+        let at = At { step: session.steps(), samples: session.samples() };
+        let appends = resumed.is_some() || options.appends_to_log;
+        reporter.keep_history(&config.run.output_dir, appends, at);
+    }
     announce(config, options, &prepared, &plan, &session, reporter)?;
     let rows = prepared.train_rows;
     let of_epochs = || rows.map(|rows| steps_of_epochs(config, rows));
@@ -137,6 +149,7 @@ fn run_with(
         train_rows: rows,
         mllog,
         meter: Meter::new(&session),
+        saving: Duration::ZERO,
         saved_at: resumed.map(|checkpoint| checkpoint.manifest().state.step),
         is_first_step: true,
         best_possible_auc: prepared.synthetic().map(|report| report.best_auc),
@@ -352,6 +365,8 @@ struct Run<'a> {
     eval_every: Option<u64>,
     train_rows: Option<u64>,
     mllog: Option<MlLog>,
+    /// For how long training has stood still for checkpoints.
+    saving: Duration,
     /// The step of the last checkpoint: of the one that the run began from, too.
     saved_at: Option<u64>,
     is_first_step: bool,
@@ -456,6 +471,7 @@ impl Run<'_> {
         self.conclude_evaluation()?;
         let started = Instant::now();
         let report = self.session.save(finished)?;
+        self.saving += started.elapsed();
         // Of all ranks, though one alone has the folder: they agree on what is saved.
         self.saved_at = Some(self.session.steps());
         let Some(report) = report else { return Ok(()) };
@@ -504,6 +520,7 @@ impl Run<'_> {
         let done = self.done(&signal_name(signal))?;
         self.say_what_is_wrong_with_the_data()?;
         let at = self.at();
+        self.reporter.times(at, &self.times())?;
         self.reporter.done(at, &done)?;
         self.session.close()?;
         let folder = self.config.checkpoint.dir.as_ref().zip(self.saved_at);
@@ -545,6 +562,7 @@ impl Run<'_> {
         let reached = done.last_eval.and_then(|eval| eval.metrics.auc).zip(self.best_possible_auc);
         self.reporter.result(&remarks::what_was_reached(self.config, &done, reached));
         let at = self.at();
+        self.reporter.times(at, &self.times())?;
         self.reporter.done(at, &done)?;
         drop(busy);
         self.session.close()

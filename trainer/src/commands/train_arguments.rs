@@ -205,6 +205,9 @@ pub struct TrainArguments {
     /// last step
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub trace: Option<PathBuf>,
+    /// Write loss, rates and metrics as event files that TensorBoard reads
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub tensorboard: Option<PathBuf>,
     /// Print the stages with their microseconds at the end
     #[arg(long, help_heading = "Output")]
     pub time: bool,
@@ -469,6 +472,7 @@ pub fn of_training(arguments: &TrainArguments, config: &Config) -> CommandFiles 
     let chosen = is_chosen.then(|| config.run.output_dir.join(text::FILE_NAME));
     files
         .makes("--checkpoint-dir", &config.checkpoint.dir)
+        .makes("--tensorboard", &arguments.tensorboard)
         .makes("--output-dir", makes_output.then_some(&config.run.output_dir))
         .writes(
             "--output-dir",

@@ -31,6 +31,7 @@ use crate::config::{BadRowPolicy, Config, DeviceChoice, find};
 use crate::data::{self, key};
 use crate::error::{Error, Result};
 use crate::report::duration;
+use crate::report::history::FILE_NAME;
 use crate::report::output::{self, say, write_file};
 use crate::system::input::read_text;
 use crate::system::machine::cores;
@@ -48,7 +49,7 @@ use std::time::Instant;
 const BEST: &str = "best.toml";
 const PICTURE: &str = "trials.svg";
 /// Checkpoints of the model that was scored in the end.
-const MODEL: &str = "best";
+pub(super) const MODEL: &str = "best";
 /// Share of the training rows that a fold is, and that are kept for the final score where there
 /// are no validation files, unless the configuration says how many are held out.
 const SHARE: f64 = 0.1;
@@ -331,6 +332,9 @@ fn keep_model(folder: &Path, (trial, epochs): (usize, f64)) -> Result<()> {
     if trained.exists() {
         workers::remove(&kept)?;
         std::fs::rename(&trained, &kept).map_err(Error::io("rename", &trained))?;
+        // For `headlong report`, which nothing else here needs.
+        let history = workers::folder_of(folder, &task).join(workers::OUTPUT).join(FILE_NAME);
+        let _ = std::fs::copy(history, kept.join(FILE_NAME));
     }
     workers::remove(&folder.join("trials"))
 }

@@ -63,6 +63,11 @@ impl EvaluationData {
         Self::open_to_keep(config, files, labelled, threads, kept)
     }
 
+    /// The same where only the first rows of labelled files are looked at: nothing is kept.
+    pub fn open_front(config: &Config, files: &[DataFile], threads: usize) -> Result<Self> {
+        Self::open_to_keep(config, files, true, threads, false)
+    }
+
     fn open_to_keep(
         config: &Config,
         files: &[DataFile],

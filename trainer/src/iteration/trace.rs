@@ -22,11 +22,19 @@ pub struct Record {
     /// Sum up the time of every stage.
     pub times: bool,
     pub spans: bool,
+    /// Sum up the time of every stage of one step of [`SAMPLED_EVERY`], on processors.
+    pub sampled: bool,
 }
+
+/// Where steps are sampled, one of so many is: the clock is asked for so rarely that a run is as
+/// fast as without.
+pub const SAMPLED_EVERY: u64 = 8;
 
 #[derive(Debug)]
 pub struct Recorder {
     record: Record,
+    /// Whether the step that runs is one of those that are sampled.
+    is_sampling: bool,
     since: Instant,
     totals: Vec<Total>,
     spans: Vec<Span>,
@@ -58,7 +66,7 @@ impl Recorder {
     /// Records what `record` says; spans count from `since`, which several ranks share.
     pub fn since(record: Record, since: Instant) -> Self {
         let spans = Vec::with_capacity(if record.spans { 4096 } else { 0 });
-        Self { record, since, totals: Vec::with_capacity(32), spans }
+        Self { record, is_sampling: false, since, totals: Vec::with_capacity(32), spans }
     }
 
     /// Records nothing and asks for no clock.
@@ -68,7 +76,17 @@ impl Recorder {
 
     /// The start of a stage, where anything is recorded.
     pub fn start(&self) -> Option<Instant> {
-        self.is_on().then(Instant::now)
+        (self.is_on() || self.is_sampling).then(Instant::now)
+    }
+
+    /// Training step `number` begins.
+    pub fn begin_step(&mut self, number: u64) {
+        self.is_sampling = self.record.sampled && number.is_multiple_of(SAMPLED_EVERY);
+    }
+
+    /// It has ended: what comes next is no part of a step.
+    pub fn end_step(&mut self) {
+        self.is_sampling = false;
     }
 
     pub fn finish(&mut self, stage: &Stage, started: Option<Instant>) {
@@ -229,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_trace_names_ranks_lanes_and_stages() {
-        let mut recorder = Recorder::new(Record { times: true, spans: true });
+        let mut recorder = Recorder::new(Record { times: true, spans: true, sampled: false });
         let started = recorder.start().unwrap();
         recorder.add("lookup", Lane::Sparse, started);
         recorder.add("lookup", Lane::Sparse, started);
@@ -253,7 +271,7 @@ mod tests {
     fn the_peak_is_at_least_what_a_stage_has_reached() {
         let table = |measured: f64| {
             let ceiling = Ceiling::for_test(measured);
-            let mut recorder = Recorder::new(Record { times: true, spans: false });
+            let mut recorder = Recorder::new(Record { times: true, ..Record::default() });
             for (name, lane) in [("top_forward", Lane::Dense), ("dense_optimizer", Lane::Dense)] {
                 recorder.totals.push(Total { name, lane, runs: 1, seconds: 1.0 });
             }

@@ -234,7 +234,9 @@ impl RankWorker {
         let before = self.model.communicator.counters();
         self.model.hand_over(self.lanes.pool(), &call)?;
         let place = Place { slot: now, follows_step: !self.pending.is_empty() };
+        self.recorder.begin_step(rates.number);
         self.lanes.walk_whole(&self.schedule, &self.model, &call, place, &mut self.recorder)?;
+        self.recorder.end_step();
         let sent = self.model.communicator.counters() - before;
         self.sent.steps += 1;
         self.sent.intra_node_bytes += sent.intra_node_bytes();

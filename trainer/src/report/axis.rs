@@ -39,6 +39,54 @@ impl Linear {
     }
 }
 
+/// An axis between two round numbers.
+#[derive(Debug)]
+pub struct Interval {
+    /// The values that are named: the first and the last are its ends.
+    pub ticks: Vec<f64>,
+}
+
+impl Interval {
+    /// Holds all `values` that are finite, with about `most` names at most.
+    pub fn new(values: impl Iterator<Item = f64>, most: usize) -> Self {
+        let finite = values.filter(|value| value.is_finite());
+        let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+            (low.min(value), high.max(value))
+        });
+        let (low, high) = match low < high {
+            true => (low, high),
+            // One value, or none: it has room on both sides.
+            false if low == high => {
+                let room = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
+                (low - room, high + room)
+            }
+            false => (0.0, 1.0),
+        };
+        let step = round_ticks(high - low, most).get(1).copied().unwrap_or(high - low);
+        let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
+        let ticks = (0..=(last - first) as u32).map(|at| (first + f64::from(at)) * step);
+        Self { ticks: ticks.collect() }
+    }
+
+    pub fn low(&self) -> f64 {
+        self.ticks.first().copied().unwrap_or(0.0)
+    }
+
+    pub fn high(&self) -> f64 {
+        self.ticks.last().copied().unwrap_or(1.0)
+    }
+
+    /// From one named value to the next.
+    pub fn step(&self) -> f64 {
+        (self.high() - self.low()) / (self.ticks.len().max(2) - 1) as f64
+    }
+
+    /// 0 at the begin, 1 at the end.
+    pub fn place(&self, value: f64) -> f64 {
+        (value - self.low()) / (self.high() - self.low())
+    }
+}
+
 #[derive(Debug)]
 pub struct Logarithmic {
     from: f64,
@@ -97,6 +145,22 @@ mod tests {
                 (4..=9).contains(&ticks.len()) && ticks[ticks.len() - 1] <= length * 1.001,
                 "{ticks:?}"
             );
+        }
+    }
+
+    #[test]
+    fn an_interval_ends_at_round_numbers_around_its_values() {
+        let of = |values: &[f64]| Interval::new(values.iter().copied(), 5);
+        let ticks = |values: &[f64]| {
+            of(values).ticks.iter().map(|tick| (tick * 1e6).round() / 1e6).collect::<Vec<_>>()
+        };
+        assert_eq!(ticks(&[0.731, 0.764]), [0.73, 0.74, 0.75, 0.76, 0.77]);
+        assert_eq!(ticks(&[-3.0, f64::NAN, 12.0]), [-5.0, 0.0, 5.0, 10.0, 15.0]);
+        for values in [&[0.5][..], &[0.0], &[], &[1e-12, 2e-12], &[4e9, 5e9, f64::INFINITY]] {
+            let axis = of(values);
+            let inside = values.iter().filter(|value| value.is_finite());
+            assert!(inside.clone().all(|&value| (-1e-6..=1.000_001).contains(&axis.place(value))));
+            assert!((2..9).contains(&axis.ticks.len()) && axis.low() < axis.high(), "{axis:?}");
         }
     }
 

@@ -136,3 +136,33 @@ pub struct Done {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub best_eval: Option<BestEvaluation>,
 }
+
+/// Where the time of a process went, for its history: seconds.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Times {
+    /// Until the first step.
+    pub preparation_s: f64,
+    /// From then on, all of what follows included.
+    pub training_s: f64,
+    /// In which training waited for data.
+    pub data_wait_s: f64,
+    /// In which training stood still for evaluations.
+    pub evaluation_s: f64,
+    /// In which it stood still for checkpoints.
+    pub checkpoint_s: f64,
+    /// What the stages of rank 0 took, where that was recorded.
+    pub stages: Vec<StageTime>,
+    /// One step of so many was recorded.
+    pub recorded_every: u64,
+}
+
+/// What one stage took.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageTime {
+    pub stage: String,
+    pub lane: String,
+    /// How often it was recorded.
+    pub runs: u64,
+    /// Seconds of all these.
+    pub seconds: f64,
+}

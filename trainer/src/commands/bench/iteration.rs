@@ -274,7 +274,7 @@ impl SteadyTrainer {
         let config = &placement.decide(config);
         let (partition, split) = (Some(placement.partition), placement.split);
         // Stages on a device are timed by waiting for each step: that is another measurement.
-        let record = Record { times: config.run.device != DeviceChoice::Cuda, spans: false };
+        let record = Record { times: config.run.device != DeviceChoice::Cuda, ..Record::default() };
         let options =
             RankGroupOptions { partition, record, ..RankGroupOptions::new(threads, &registry) };
         let group = RankGroup::build(config, &shape.rows, options)?;

@@ -13,7 +13,7 @@ use crate::system::command_line;
 use crate::{
     Registry, commands::checkpoint as checkpoint_command, commands::config as config_command,
     commands::data as data_command, commands::doctor, commands::inference,
-    commands::plan as plan_command, report::output,
+    commands::plan as plan_command, commands::report, report::output,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
@@ -106,6 +106,7 @@ fn dispatch(command: Command, registry: &Registry) -> Result<()> {
         Command::Tune(arguments) => crate::commands::tune::run(&arguments, registry),
         Command::Eval(arguments) => inference::eval(&arguments, registry),
         Command::Predict(arguments) => inference::predict(&arguments, registry),
+        Command::Report(arguments) => report::run(&arguments, registry),
         Command::Plan(arguments) => plan_command::run(&arguments, registry),
         Command::Data(command) => data(&command),
         Command::Checkpoint(command) => checkpoint_command::run(&command),

@@ -4,7 +4,7 @@ use super::{BenchCommand, Command, ConfigCommand, DataCommand, KernelsCommand};
 use crate::commands::checkpoint::{CheckpointCommand, ExportFormat, export_target};
 use crate::commands::convert::ConvertArguments;
 use crate::commands::files::{CommandFiles, checkpoints_at};
-use crate::commands::tune;
+use crate::commands::{report, tune};
 use crate::error::Result;
 use headlong_reader::convert::files_of;
 use headlong_reader::formats::Format;
@@ -24,6 +24,7 @@ pub(super) fn check(command: &Command) -> Result<()> {
                 files.reads("--data", &arguments.data).writes("--output", [&arguments.output]);
             files.reads_checkpoint("--checkpoint", Some(&arguments.checkpoint)).check()
         }
+        Command::Report(arguments) => report::files(arguments).check_for_one_process(),
         Command::Data(command) => of_data(command).check_for_one_process(),
         Command::Checkpoint(command) => of_checkpoint(command).check_for_one_process(),
         Command::Bench(command) => check_bench(command),
@@ -147,7 +148,7 @@ mod tests {
 
     /// Flags that name files or folders, and what this file does about them. A new one
     /// is added here, and above.
-    const KNOWN: [&str; 23] = [
+    const KNOWN: [&str; 25] = [
         // Read.
         "baseline",
         "cluster",
@@ -159,6 +160,8 @@ mod tests {
         "space",
         "tuning",
         "valid",
+        // The folder of a run, of which a report is made.
+        "run_dir",
         // Checkpoints that are read.
         "checkpoint",
         "dir",
@@ -175,6 +178,7 @@ mod tests {
         // too.
         "checkpoint_dir",
         "output_dir",
+        "tensorboard",
         // Compiled kernels, read by names that are sums.
         "kernels",
     ];

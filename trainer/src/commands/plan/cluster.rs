@@ -137,7 +137,7 @@ fn trace(path: &Path, report: &ClusterReport, workload: &Workload) -> Result<()>
     let ranks = report.cluster.num_devices().min(TRACED_RANKS);
     let run = report::simulate(&placing, &report.best, ranks, TRACED_STEPS);
     let mut recorders: Vec<_> =
-        (0..ranks).map(|_| Recorder::new(Record { times: false, spans: true })).collect();
+        (0..ranks).map(|_| Recorder::new(Record { spans: true, ..Record::default() })).collect();
     let stages = placing.stages();
     for span in &run.spans {
         recorders[span.rank].add_simulated(&stages[span.stage], span.start_us, span.end_us);

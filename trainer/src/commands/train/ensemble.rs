@@ -9,6 +9,7 @@ use crate::commands::train_arguments::TrainOptions;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
+use crate::report::At;
 use crate::report::output::say;
 use crate::state::checkpoint;
 
@@ -48,7 +49,10 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         }
         // What --auto has chosen is said once.
         let chosen = options.chosen.clone().filter(|_| index == 0);
-        let options = TrainOptions { appends_to_log: index > 0, chosen, ..options.clone() };
+        let mut options = TrainOptions { appends_to_log: index > 0, chosen, ..options.clone() };
+        // To TensorBoard each folder is a run.
+        let events = options.flags.tensorboard.as_mut();
+        events.into_iter().for_each(|folder| folder.push(checkpoint::member_name(seed)));
         super::run_model(&member, &options)?;
         if options.flags.dry_run {
             // The others cost the same.
@@ -65,7 +69,9 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     let eval = inference::evaluate_validation(config, members.clone(), &options.registry)?;
     let of_each = members.iter().filter_map(|member| member.manifest().state.metrics);
     let of_each = spread(&of_each.collect::<Vec<_>>());
-    super::reporter(options, true)?.ensemble(seeds, &eval, &of_each)
+    let mut reporter = super::reporter(options, true)?;
+    reporter.keep_history(&config.run.output_dir, true, At::default());
+    reporter.ensemble(seeds, &eval, &of_each)
 }
 
 /// Mean and standard deviation of what single models have reached.

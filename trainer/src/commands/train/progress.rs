@@ -111,15 +111,20 @@ impl Meter {
         }
     }
 
+    /// Seconds since the meter was made.
+    pub fn seconds(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
     /// Samples a second since the meter was made, evaluations and checkpoints included.
     pub fn samples_per_s(&self, session: &Session) -> f64 {
-        let seconds = self.begun.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+        let seconds = self.seconds().max(f64::MIN_POSITIVE);
         (session.samples() - self.samples_before) as f64 / seconds
     }
 
     /// Share of the time since the meter was made in which training stood still for evaluations.
     pub fn eval_share(&self, session: &Session) -> f64 {
-        share(session.evaluation_time(), self.begun.elapsed().as_secs_f64().max(f64::MIN_POSITIVE))
+        share(session.evaluation_time(), self.seconds().max(f64::MIN_POSITIVE))
     }
 
     /// Which part of the run is done: by steps where their number is known, else by bytes of the

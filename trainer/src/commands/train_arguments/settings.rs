@@ -150,7 +150,7 @@ mod tests {
 
     /// Flags that set no key: they say where the configuration comes from, or what a run does
     /// besides.
-    const OTHERS: [&str; 14] = [
+    const OTHERS: [&str; 15] = [
         "--auto",
         "--config",
         "--label",
@@ -163,6 +163,7 @@ mod tests {
         "--log-json",
         "--mllog",
         "--trace",
+        "--tensorboard",
         "--time",
         "--dry-run",
     ];

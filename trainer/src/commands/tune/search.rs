@@ -353,7 +353,7 @@ impl Trials<'_> {
         config.checkpoint.dir = Some(folder.join(workers::CHECKPOINTS));
         (config.checkpoint.save_every, config.checkpoint.keep) = (0, 1);
         config.checkpoint.keep_best = false;
-        config.run.output_dir = folder.join("output");
+        config.run.output_dir = folder.join(workers::OUTPUT);
         config.run.device = self.device;
         config.run.threads = (self.device == DeviceChoice::Cpu).then_some(1);
         (config.run.ranks, config.run.eval_ranks) = (1, None);

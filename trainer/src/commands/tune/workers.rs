@@ -25,9 +25,11 @@ const LOOK: Duration = Duration::from_millis(10);
 const ORPHANS_END: Duration = Duration::from_secs(10);
 const CONFIG: &str = "config.toml";
 const LOG: &str = "log.json";
-const OUTPUT: &str = "output.txt";
+const SAID: &str = "output.txt";
 /// Of the folder of a task, its checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
+/// What else its run writes.
+pub const OUTPUT: &str = "output";
 
 /// A task, ready to be run.
 pub struct Job {
@@ -128,7 +130,7 @@ fn start(job: Job) -> Result<Running> {
     wait_for_orphan(&folder.join(LOG));
     let config = folder.join(CONFIG);
     write_file(&config, &job.config.to_commented_toml())?;
-    let output = folder.join(OUTPUT);
+    let output = folder.join(SAID);
     let output = File::create(&output).map_err(Error::io("write", &output))?;
     let mut command =
         command_line::again().map_err(Error::failed("finding this program's own file"))?;
@@ -171,7 +173,7 @@ fn line_of(job: &Job, status: ExitStatus, seconds: f64) -> Result<Line> {
         start_seconds: 0.0,
     };
     let failed = |what: String| {
-        let said = std::fs::read_to_string(job.folder.join(OUTPUT)).unwrap_or_default();
+        let said = std::fs::read_to_string(job.folder.join(SAID)).unwrap_or_default();
         let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing");
         let message = format!("{what}; its last words: {last}");
         Error::failed(format!("trial {trial} ({scored})"))(std::io::Error::other(message))

@@ -167,7 +167,7 @@ fn a_stage_that_is_added_appears_everywhere() {
     for schedule in [ScheduleChoice::Serial, ScheduleChoice::Overlapped] {
         let config = config(2, |config| config.run.schedule = schedule);
         let registry = Registry::default();
-        let record = Record { times: true, spans: false };
+        let record = Record { times: true, ..Record::default() };
         let options = RankGroupOptions { record, ..RankGroupOptions::new(2, &registry) };
         let group = RankGroup::build(&config, &[ROWS; TABLES], options).unwrap();
         let (batch, rates) = (batch(), StepRates { number: 1, dense: 0.1, sparse: 0.1 });

@@ -1,6 +1,7 @@
 //! A graph of ONNX, node by node.
 
-use super::proto::{self, Elem, Message};
+use super::proto::{self, Elem};
+use crate::protobuf::Message;
 use std::ops::Range;
 
 /// The operators' version: the first with `BitwiseXor`.
