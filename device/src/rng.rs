@@ -4,13 +4,17 @@
 //! A number depends only on (seed, stream, index). So initial values depend on seed, table and
 //! row, never on placement or on the order in which threads ask.
 
-const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
-const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+/// What the first and the third word of a counter are multiplied by.
+pub const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+/// What a round adds to the words of the key.
+pub const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+/// How many rounds there are.
+pub const ROUNDS: usize = 10;
 
 /// Ten rounds of Philox4x32: four random words from a 128-bit counter and a 64-bit key.
 #[inline(always)]
 pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    for _ in 0..10 {
+    for _ in 0..ROUNDS {
         let a = u64::from(MULTIPLIERS[0]) * u64::from(counter[0]);
         let b = u64::from(MULTIPLIERS[1]) * u64::from(counter[2]);
         counter = [

@@ -48,6 +48,12 @@ impl InitialValues {
         Self { rng, seed_of_ids: u64::from(high) << 32 | u64::from(low), bound }
     }
 
+    /// Those of raw ids, for programs that make the same: id `i` has uniform numbers 0, 1, … of
+    /// stream `i` under this seed, scaled from [0, 1) to [-bound, bound), which is the second.
+    pub fn of_ids(&self) -> (u64, f32) {
+        (self.seed_of_ids, self.bound)
+    }
+
     /// Whether all values are zero, as fresh memory is.
     pub fn are_zero(&self) -> bool {
         self.bound == 0.0

@@ -55,7 +55,22 @@ def frame(data: Any) -> Frame:
     except Error:
         raise
     except Exception as error:
-        raise Error(f"the data frame ({type(data).__name__}) cannot be read: {error}") from error
+        column = _odd_column(data)
+        where = "" if column is None else f", column `{column}`"
+        what = f"the data frame ({type(data).__name__}){where} cannot be read: {error}"
+        raise Error(what) from error
+
+
+def _odd_column(data: Any) -> "str | None":
+    """The first column that cannot be read by itself."""
+    names = list(getattr(data, "columns", ())) if hasattr(data, "select") else []
+    names = list(getattr(data, "column_names", names))
+    for name in names[:1000]:
+        try:
+            Frame.of(data.select([name]))
+        except Exception:
+            return str(name)
+    return None
 
 
 def of_matrix(matrix: Any) -> Frame:
@@ -69,6 +84,9 @@ def _column(values: Any) -> Any:
         return ("f8" if values.typecode == "d" else "f4", values.tobytes())
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(values, numpy.ndarray):
+        if values.dtype.kind == "M" and values.ndim == 1:
+            texts = numpy.datetime_as_string(values, unit="s").tolist()
+            return [None if text == "NaT" else text for text in texts]
         kind = _KINDS.get(values.dtype.kind)
         is_wide = values.dtype.kind == "u" and values.dtype.itemsize == 8
         if kind is not None and values.ndim == 1 and not is_wide:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 import weakref
@@ -84,10 +85,13 @@ def train(
     return Model(folder, _scratch=scratch, events=events.kept, settings=settings)
 
 
-def load(directory: "str | os.PathLike[str]") -> "Model":
+def load(directory: "str | os.PathLike[str]", which: str = "best") -> "Model":
     """The model in a folder of checkpoints: of :meth:`Model.save`, or of ``headlong train
-    --checkpoint-dir``."""
-    return Model(Path(directory))
+    --checkpoint-dir``.
+
+    :param which: of several checkpoints the one that was evaluated ``"best"``, or the ``"newest"``.
+    """
+    return Model(Path(directory), which=which)
 
 
 class Model:
@@ -108,13 +112,15 @@ class Model:
         *,
         events: "Iterable[Event]" = (),
         settings: "str | None" = None,
+        which: str = "best",
         _scratch: Any = None,
     ) -> None:
         self._folder = Path(directory).absolute()
+        self._newest = is_newest(which)
         self._scratch = _scratch
         self.events = list(events)
         self.settings = settings
-        self.num_models = _headlong.models(self._folder)
+        self.num_models = _headlong.models(self._folder, self._newest)
 
     @property
     def metrics(self) -> "dict[str, Any] | None":
@@ -129,16 +135,19 @@ class Model:
         """The probability of label 1 of every row, in their order: 32-bit floats in a numpy array,
         or in an ``array.array`` where there is no numpy. Columns that the model does not know, the
         label among them, are ignored."""
-        found = _headlong.predict(self._folder, inputs(data))
+        found, said = _headlong.predict(self._folder, self._newest, inputs(data))
+        _warn(said)
         try:
             import numpy
         except ImportError:
-            return array("f", found)  # type: ignore[return-value]
-        return numpy.frombuffer(bytearray(found), dtype=numpy.float32)
+            return array("f", bytes(found))  # type: ignore[return-value]
+        return numpy.frombuffer(found, dtype=numpy.float32)
 
     def evaluate(self, data: Any) -> "dict[str, Any]":
         """The metrics of labelled rows, as ``headlong eval --json`` prints them."""
-        return dict(json.loads(_headlong.evaluate(self._folder, inputs(data))))
+        found, said = _headlong.evaluate(self._folder, self._newest, inputs(data))
+        _warn(said)
+        return dict(json.loads(found))
 
     def save(self, directory: "str | os.PathLike[str]") -> None:
         """Copies the model into a folder, which must be absent or empty: for :func:`load`, and for
@@ -156,7 +165,8 @@ class Model:
     def __getstate__(self) -> "dict[str, Any]":
         paths = [path for path in sorted(self._folder.rglob("*")) if path.is_file()]
         files = {path.relative_to(self._folder).as_posix(): path.read_bytes() for path in paths}
-        return {"files": files, "events": self.events, "settings": self.settings}
+        which = "newest" if self._newest else "best"
+        return {"files": files, "events": self.events, "settings": self.settings, "which": which}
 
     def __setstate__(self, state: "dict[str, Any]") -> None:
         scratch = _Scratch()
@@ -165,8 +175,8 @@ class Model:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        events, settings = state["events"], state["settings"]
-        loaded = Model(folder, events=events, settings=settings, _scratch=scratch)
+        state = {name: state[name] for name in ("events", "settings", "which") if name in state}
+        loaded = Model(folder, _scratch=scratch, **state)
         self.__dict__.update(loaded.__dict__)
 
 
@@ -190,9 +200,25 @@ class _Events:
         if event["event"] != "step":
             self.kept.append(event)
         if event["event"] == "warning":
-            warnings.warn(event["message"], stacklevel=3)
-        # All are called, also after one that wants to stop.
-        return all([callback(event) is not False for callback in self.callbacks])
+            _warn([_headlong.in_python(event["message"])])
+        # All are called, also after one that wants to stop; what one does to its event is its own.
+        return all([callback(json.loads(line)) is not False for callback in self.callbacks])
+
+
+def _warn(messages: "list[str]") -> None:
+    """Warns the line that has called this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        level, frame = level + 1, frame.f_back
+    for message in messages:
+        warnings.warn(message, stacklevel=level)
+
+
+def is_newest(which: str) -> bool:
+    """Whether the newest checkpoint is meant, not the best one."""
+    if which not in ("best", "newest"):
+        raise ValueError(f"which: expected 'best' or 'newest', found {which!r}")
+    return which == "newest"
 
 
 def _config_file(config: Any, folder: str) -> str:

@@ -50,8 +50,12 @@ class DLRMClassifier(ClassifierMixin, BaseEstimator):
         self.threads = threads
         self.settings = settings
 
-    def fit(self, X: Any, y: Any) -> "DLRMClassifier":
-        """Trains on rows and their classes, of which there have to be two."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "DLRMClassifier":
+        """Trains on rows and their classes, of which there have to be two.
+
+        :param sample_weight: how much each row counts, 0 or more. A mean of 1 leaves the learning
+            rate as it is.
+        """
         if y is None:
             raise ValueError("DLRMClassifier requires y to be passed, but the target y is None")
         rows = self._rows(X, is_new=True)
@@ -68,12 +72,14 @@ class DLRMClassifier(ClassifierMixin, BaseEstimator):
                 f"Found input variables with inconsistent numbers of samples: {len(rows)} rows of "
                 f"X, {len(y)} of y"
             )
-        label = "label"
-        while label in rows.names:
-            label += "_"
+        label, weight = (_free(name, rows.names) for name in ("label", "weight"))
         names = ("epochs", "batch_size", "learning_rate", "seeds", "seed", "threads")
         settings = {**{name: getattr(self, name) for name in names}, **(self.settings or {})}
-        labelled = rows.with_labels(label, of_row.astype(np.uint8).tobytes())
+        labelled = rows.with_column(label, ("u1", of_row.astype(np.uint8).tobytes()))
+        if sample_weight is not None:
+            weights = _weights(sample_weight, len(rows))
+            labelled = labelled.with_column(weight, ("f8", weights.tobytes()))
+            settings["weight"] = weight
         self.model_: Model = train(data=labelled, label=label, progress=False, **settings)
         return self
 
@@ -117,6 +123,30 @@ class DLRMClassifier(ClassifierMixin, BaseEstimator):
         tags.input_tags.categorical = tags.input_tags.string = True
         tags.non_deterministic = False
         return tags
+
+
+def _free(name: str, taken: "list[str]") -> str:
+    """A name that no column has."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _weights(sample_weight: Any, rows: int) -> "np.ndarray[Any, Any]":
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(rows, weights)
+    if weights.shape != (rows,):
+        raise ValueError(
+            f"sample_weight: expected a number for each of {rows} rows, found shape {weights.shape}"
+        )
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(bad):
+        found = weights[bad[0]]
+        raise ValueError(
+            f"sample_weight: row {bad[0]}: expected a finite number that is 0 or more, found {found}"
+        )
+    return weights
 
 
 def _matrix(X: Any) -> "np.ndarray[Any, Any]":

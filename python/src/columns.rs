@@ -1,8 +1,8 @@
 //! Columns of Python's own values.
 
 use crate::error::Error;
-use crate::frame::ArrowFrame;
-use arrow_array::types::{ArrowPrimitiveType, Float32Type, Float64Type, Int64Type};
+use crate::frame::{ArrowFrame, check_width};
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, Float64Type, Int64Type, UInt8Type};
 use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, PrimitiveArray, RecordBatch, StringArray,
 };
@@ -13,13 +13,23 @@ use std::sync::Arc;
 
 /// A frame of columns by name: lists of values of one kind, or pairs of a type and its bytes.
 pub fn frame_of(columns: &Bound<'_, PyDict>) -> PyResult<ArrowFrame> {
-    let mut arrays = Vec::new();
+    check_width(columns.len())?;
+    let mut arrays: Vec<(String, ArrayRef)> = Vec::new();
     for (name, values) in columns {
         let name: String = name.extract()?;
         let array = match values.cast::<PyTuple>() {
             Ok(pair) => of_bytes(&pair.extract::<(String, Bound<'_, PyBytes>)>()?)?,
             Err(_) => of_list(&name, values.cast::<PyList>()?)?,
         };
+        if let Some((first, other)) = arrays.first().filter(|(_, other)| other.len() != array.len())
+        {
+            let (expected, found) = (other.len(), array.len());
+            let message = format!(
+                "column `{name}`: expected {expected} values, as column `{first}` has, found \
+                 {found}"
+            );
+            return Err(Error::new_err(message));
+        }
         arrays.push((name, array));
     }
     let batch = RecordBatch::try_from_iter(arrays);
@@ -27,13 +37,15 @@ pub fn frame_of(columns: &Bound<'_, PyDict>) -> PyResult<ArrowFrame> {
     Ok(ArrowFrame::new(&batch.schema(), vec![batch]))
 }
 
-fn of_bytes((kind, bytes): &(String, Bound<'_, PyBytes>)) -> PyResult<ArrayRef> {
+/// Numbers of a kind and their bytes: of 32 and 64 bits, integers of 64, and bytes.
+pub fn of_bytes((kind, bytes): &(String, Bound<'_, PyBytes>)) -> PyResult<ArrayRef> {
     let bytes = bytes.as_bytes();
     match kind.as_str() {
         "f4" => Ok(numbers::<Float32Type>(bytes)),
         "f8" => Ok(numbers::<Float64Type>(bytes)),
         "i8" => Ok(numbers::<Int64Type>(bytes)),
-        other => Err(Error::new_err(format!("expected f4, f8 or i8, found {other}"))),
+        "u1" => Ok(numbers::<UInt8Type>(bytes)),
+        other => Err(Error::new_err(format!("expected f4, f8, i8 or u1, found {other}"))),
     }
 }
 

@@ -3,22 +3,41 @@
 use crate::error::Error;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{
-    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
-    UInt32Type, UInt64Type,
+    Date32Type, Date64Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
     Array, ArrayAccessor, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatch,
-    RecordBatchReader, UInt8Array,
+    RecordBatchReader,
 };
-use arrow_schema::{DataType, Field, Schema};
+use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use bytes::Bytes;
 use headlong_reader::frame::{Frame, FrameColumn, FrameKind, FrameValues, Values};
+use headlong_reader::times::Clock;
 use pyo3::PyResult;
 use std::ops::Range;
 use std::sync::Arc;
 
 const TIME: &str = "make it text, or integers of one unit";
 const NUMBER: &str = "make it 32- or 64-bit numbers, or text";
+/// More columns than this would take minutes, and are mostly rows by mistake.
+pub const MOST_COLUMNS: usize = 10_000;
+/// Thousandths of a second in a day.
+const DAY_MS: i64 = 86_400_000;
+
+/// Refuses frames of more than [`MOST_COLUMNS`].
+pub fn check_width(columns: usize) -> PyResult<()> {
+    match columns > MOST_COLUMNS {
+        true => {
+            let message = format!(
+                "expected at most {MOST_COLUMNS} columns, found {columns}; are they its rows?"
+            );
+            Err(Error::new_err(message))
+        }
+        false => Ok(()),
+    }
+}
 
 /// Batches of the same columns, one after another.
 #[derive(Clone)]
@@ -35,6 +54,7 @@ impl ArrowFrame {
     /// All batches of a stream, which are not copied.
     pub fn read(stream: impl RecordBatchReader) -> PyResult<Self> {
         let schema = stream.schema();
+        check_width(schema.fields().len())?;
         let batches = stream.collect::<Result<Vec<_>, _>>();
         let batches = batches.map_err(|error| Error::new_err(error.to_string()))?;
         Ok(Self::new(&schema, batches))
@@ -57,22 +77,20 @@ impl ArrowFrame {
         Self { has_missing: has_missing.collect(), columns, batches, starts }
     }
 
-    /// The same rows with labels, 0 or 1, in a column more.
-    pub fn with_labels(&self, name: &str, labels: Vec<u8>) -> PyResult<Self> {
-        if labels.len() as u64 != self.num_rows() {
-            let message = format!("{} labels for {} rows", labels.len(), self.num_rows());
+    /// The same rows with numbers, none of which is missing, in a column more.
+    pub fn with_column(&self, name: &str, numbers: &ArrayRef) -> PyResult<Self> {
+        if numbers.len() as u64 != self.num_rows() {
+            let message = format!("{} values for {} rows", numbers.len(), self.num_rows());
             return Err(Error::new_err(message));
         }
         let mut labelled = self.clone();
         labelled.columns.push(FrameColumn { name: name.to_owned(), kind: FrameKind::Numbers });
         labelled.has_missing.push(false);
-        let labels = UInt8Array::from(labels);
         for (batch, start) in labelled.batches.iter_mut().zip(&self.starts) {
             let mut columns = batch.columns().to_vec();
-            let of_batch: ArrayRef = Arc::new(labels.slice(*start as usize, batch.num_rows()));
-            columns.push(of_batch);
+            columns.push(numbers.slice(*start as usize, batch.num_rows()));
             let mut fields = batch.schema().fields().to_vec();
-            fields.push(Arc::new(Field::new(name, DataType::UInt8, false)));
+            fields.push(Arc::new(Field::new(name, numbers.data_type().clone(), false)));
             let joined = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns);
             *batch = joined.map_err(|error| Error::new_err(error.to_string()))?;
         }
@@ -124,6 +142,7 @@ fn kind_of(data_type: &DataType) -> FrameKind {
         DataType::List(of) | DataType::LargeList(of) => match kind_of(of.data_type()) {
             FrameKind::Lists => Refused("lists of lists", "make it lists"),
             FrameKind::Numbers | FrameKind::Words => FrameKind::Lists,
+            FrameKind::Times => Refused("lists of times", TIME),
             refused => refused,
         },
         DataType::Utf8
@@ -133,8 +152,7 @@ fn kind_of(data_type: &DataType) -> FrameKind {
         | DataType::LargeBinary
         | DataType::BinaryView => FrameKind::Words,
         DataType::Float16 => Refused("16-bit numbers", NUMBER),
-        DataType::Timestamp(..) => Refused("timestamps", TIME),
-        DataType::Date32 | DataType::Date64 => Refused("dates", TIME),
+        DataType::Timestamp(..) | DataType::Date32 | DataType::Date64 => FrameKind::Times,
         DataType::Time32(_) | DataType::Time64(_) => Refused("times of day", TIME),
         DataType::Duration(_) | DataType::Interval(_) => Refused("intervals of time", TIME),
         DataType::FixedSizeBinary(_) => Refused("bytes of a fixed length", "make it text"),
@@ -176,6 +194,20 @@ macro_rules! primitive {
     }};
 }
 
+/// As [`primitive`], of points in time that count as `$clock` says.
+macro_rules! times {
+    ($self:ident, $array:ident, $rows:ident, $level:ident,
+     $type:ty => $clock:expr, $count:expr) => {{
+        let array = $array.as_primitive::<$type>();
+        let values = $self.values.get_or_insert_with(|| Values::Times(Vec::new(), $clock));
+        if let Values::Times(to, _) = values {
+            each(array, $rows, $level, &mut $self.defined, |row| {
+                to.push($count(i64::from(array.value(row))))
+            });
+        }
+    }};
+}
+
 impl Gathered {
     /// Adds `rows` of an array. `level` is noted of values that are there, one below of others;
     /// nothing where `level` is 0, and all are there.
@@ -208,6 +240,38 @@ impl Gathered {
             DataType::Utf8View => self.words(array.as_string_view(), rows, level),
             DataType::BinaryView => self.words(array.as_binary_view(), rows, level),
             DataType::Dictionary(..) => self.take_keys(array, rows, level),
+            _ => self.take_times(array, rows, level),
+        }
+    }
+
+    fn take_times(&mut self, array: &dyn Array, rows: Range<usize>, level: i16) {
+        let same = |count: i64| count;
+        match array.data_type() {
+            DataType::Date32 => {
+                times!(self, array, rows, level, Date32Type => Clock::Days, same)
+            }
+            DataType::Date64 => {
+                let days = |count: i64| count.div_euclid(DAY_MS);
+                times!(self, array, rows, level, Date64Type => Clock::Days, days)
+            }
+            DataType::Timestamp(unit, _) => match unit {
+                TimeUnit::Second => {
+                    times!(self, array, rows, level, TimestampSecondType
+                        => Clock::PerSecond(1), same)
+                }
+                TimeUnit::Millisecond => {
+                    times!(self, array, rows, level, TimestampMillisecondType
+                        => Clock::PerSecond(1000), same)
+                }
+                TimeUnit::Microsecond => {
+                    times!(self, array, rows, level, TimestampMicrosecondType
+                        => Clock::PerSecond(1_000_000), same)
+                }
+                TimeUnit::Nanosecond => {
+                    times!(self, array, rows, level, TimestampNanosecondType
+                        => Clock::PerSecond(1_000_000_000), same)
+                }
+            },
             other => unreachable!("{other} was refused"),
         }
     }

@@ -2,6 +2,7 @@
 
 import pickle
 import unittest
+import warnings
 
 import numpy
 import pandas
@@ -13,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
 
 from headlong.sklearn import DLRMClassifier
 
@@ -23,7 +25,47 @@ X, Y = ROWS.drop(columns="clicked"), numpy.where(ROWS["clicked"], "yes", "no")
 QUICK = {"epochs": 1, "seeds": 1, "threads": 1}
 
 
+#: What `check_estimator` asks of a classifier and this one does not do, and why.
+NOT_PASSED = {
+    "check_sample_weight_equivalence_on_dense_data": (
+        "a row of weight 0 teaches nothing, but has its place in a batch: the steps are others "
+        "than those of fewer rows"
+    ),
+}
+
+
 class Classifier(unittest.TestCase):
+    def test_it_is_an_estimator_of_scikit_learn(self):
+        # Rates and epochs for the few rows of the checks.
+        settings = {"epochs": 40, "learning_rate": 0.1, "seeds": 1, "threads": 1}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = check_estimator(
+                DLRMClassifier(**settings), on_fail=None, expected_failed_checks=NOT_PASSED
+            )
+        failed = {one["check_name"]: one["exception"] for one in found if one["status"] == "failed"}
+        self.assertEqual(failed, {})
+        self.assertGreater(sum(one["status"] == "passed" for one in found), 50)
+        # What is passed after all is taken off the list.
+        not_passed = {one["check_name"] for one in found if one["status"] == "xfail"}
+        self.assertEqual(not_passed, set(NOT_PASSED))
+
+    def test_weights_of_rows_count(self):
+        ones = DLRMClassifier(**QUICK).fit(X, Y, sample_weight=numpy.ones(len(Y)))
+        plain = DLRMClassifier(**QUICK).fit(X, Y)
+        numpy.testing.assert_array_equal(ones.predict_proba(X), plain.predict_proba(X))
+        heavy = numpy.where(Y == "yes", 1.8, 0.2)
+        weighted = DLRMClassifier(**QUICK).fit(X, Y, sample_weight=list(heavy))
+        more = weighted.predict_proba(X)[:, 1].mean() - plain.predict_proba(X)[:, 1].mean()
+        self.assertGreater(more, 0.1)
+        for bad, words in (
+            (heavy[1:], "sample_weight: expected a number for each of 3000 rows"),
+            (numpy.where(numpy.arange(3000) == 7, -1, 1), "sample_weight: row 7: .* found -1"),
+            (numpy.where(numpy.arange(3000) == 8, numpy.nan, 1), "row 8: .* found nan"),
+        ):
+            with self.assertRaisesRegex(ValueError, words):
+                DLRMClassifier(**QUICK).fit(X, Y, sample_weight=bad)
+
     def test_it_learns_predicts_and_is_scored(self):
         model = DLRMClassifier(**QUICK).fit(X, Y)
         self.assertEqual(list(model.classes_), ["no", "yes"])

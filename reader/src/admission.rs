@@ -11,7 +11,7 @@ use headlong_device::simd::prefetch;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{ReaderError, Result, refuse};
-use crate::hashing::fmix64;
+use crate::hashing::{MISSING_ID, fmix64};
 
 /// An entry with this bit has been admitted; the other bits are its row. Without it, they are its
 /// sights.
@@ -92,6 +92,14 @@ impl Admission {
 
     pub fn row(&self, column: usize, id: Option<u32>) -> u64 {
         row_of(self.columns[column].entry(id))
+    }
+
+    /// The ids of `column` that have a row of their own, and which; [`MISSING_ID`] is a missing
+    /// value.
+    pub fn rows_of_ids(&self, column: usize) -> Vec<(u64, u64)> {
+        let state = &self.columns[column];
+        let ids = state.ids.sorted().into_iter().map(|(id, entry)| (u64::from(id), row_of(entry)));
+        ids.chain([(MISSING_ID, row_of(state.missing))]).filter(|(_, row)| *row > 0).collect()
     }
 
     /// Looks at the ids of a column in order, writes their rows and notes changes in `log`.

@@ -81,9 +81,27 @@ pub struct DenseColumns {
     pub functions: Vec<ColumnFunction>,
     /// The tables behind those of the categorical columns.
     pub bins: Vec<BinnedColumn>,
+    /// Of each dense column, its tables among these.
+    tables: Vec<Vec<usize>>,
 }
 
 impl DenseColumns {
+    /// What becomes of columns as `functions` and `bins` say.
+    ///
+    /// # Panics
+    /// If there are bins of a column without a function.
+    pub fn new(
+        transform: DenseTransform,
+        functions: Vec<ColumnFunction>,
+        bins: Vec<BinnedColumn>,
+    ) -> Self {
+        let mut tables = vec![Vec::new(); functions.len()];
+        for (table, binned) in bins.iter().enumerate() {
+            tables[binned.column].push(table);
+        }
+        Self { transform, functions, bins, tables }
+    }
+
     /// Refuses to be of other data.
     ///
     /// # Errors
@@ -115,10 +133,8 @@ impl DenseColumns {
     /// Adds the bins of one number of `column` to the last lists of `sparse`.
     pub(crate) fn push_bins(&self, column: usize, number: Option<f64>, sparse: &mut [IdBags]) {
         let first = sparse.len() - self.bins.len();
-        for (binned, bags) in self.bins.iter().zip(&mut sparse[first..]) {
-            if binned.column == column {
-                bags.ids.push(binned.bins.id(number));
-            }
+        for &table in &self.tables[column] {
+            sparse[first + table].ids.push(self.bins[table].bins.id(number));
         }
     }
 

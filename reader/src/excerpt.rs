@@ -6,6 +6,7 @@ use crate::error::{ReaderError, Result, invalid};
 use crate::formats::{Format, delimited, frame, names_of, parquet};
 use crate::io::DataFile;
 use crate::schema::Schema;
+use std::collections::{HashMap, HashSet};
 
 /// What is between the values of a list that comes from a format with lists of its own.
 pub const UNIT_SEPARATOR: u8 = 0x1f;
@@ -118,22 +119,24 @@ impl Excerpt {
     /// The place of each of a file's columns. The first file says which there are.
     pub(crate) fn places(&mut self, names: &[String], file: &DataFile) -> Result<Vec<usize>> {
         let bad = |message| ReaderError::Format { file: file.name(), message };
-        if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name))
-        {
-            return Err(bad(format!("header: column `{}` is there several times", twice.1)));
+        let mut seen = HashSet::new();
+        if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+            return Err(bad(format!("header: column `{twice}` is there several times")));
         }
         if self.columns.is_empty() {
             let column = |name: &String| RawColumn { name: name.clone(), ..RawColumn::default() };
             self.columns = names.iter().map(column).collect();
         }
-        if let Some(missing) = self.columns.iter().find(|column| !names.contains(&column.name)) {
+        if let Some(missing) = self.columns.iter().find(|column| !seen.contains(&column.name)) {
             return Err(bad(format!("header: expected a column `{}`", missing.name)));
         }
-        let place = |name: &String| self.columns.iter().position(|column| column.name == *name);
+        let places = self.columns.iter().enumerate();
+        let places: HashMap<&String, usize> =
+            places.map(|(place, column)| (&column.name, place)).collect();
         names
             .iter()
             .map(|name| {
-                place(name).ok_or_else(|| {
+                places.get(name).copied().ok_or_else(|| {
                     bad(format!("header: column `{name}` is not in the files before"))
                 })
             })

@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use ::bytes::Bytes;
 
+use crate::times::Clock;
+
 /// A table in memory, which does not change while it is read.
 pub trait Frame: Send + Sync {
     /// Its columns, in their order.
@@ -38,6 +40,8 @@ pub enum FrameKind {
     Numbers,
     /// A text a row.
     Words,
+    /// A point in time a row.
+    Times,
     /// Any number of values a row.
     Lists,
     /// What cannot be read, and what to write in its place.
@@ -69,6 +73,8 @@ pub enum Values {
     Floats(Vec<f32>),
     /// Numbers of 64 bits.
     Doubles(Vec<f64>),
+    /// Points in time, and what they count.
+    Times(Vec<i64>, Clock),
     /// Text, as UTF-8 or any bytes.
     Words(Vec<Bytes>),
 }

@@ -42,6 +42,25 @@ impl TimePart {
     }
 }
 
+/// What the integers of a column of times count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// Days since 1970.
+    Days,
+    /// So many a second, since 1970.
+    PerSecond(i64),
+}
+
+impl Clock {
+    /// The point in time of a count.
+    pub fn moment(self, count: i64) -> Option<Moment> {
+        match self {
+            Self::Days => Moment::of_days(count),
+            Self::PerSecond(unit) => Moment::of_seconds(count.div_euclid(unit)),
+        }
+    }
+}
+
 /// A column of points in time, each part of which has a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeColumn {

@@ -23,6 +23,8 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "wheel", words: &["the wheel needs"] },
     // mdBook, which builds the documentation's site.
     Requirement { name: "book", words: &["mdbook"] },
+    // PyTorch for its modules: Debian's, since PyPI's has gigabytes.
+    Requirement { name: "torch", words: &["the modules need"] },
     Requirement { name: "mpirun", words: &["mpirun"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },
@@ -99,6 +101,9 @@ mod tests {
         assert_eq!(installed.forbids("mpirun is absent"), Some("mpirun"));
         assert_eq!(installed.forbids("no python with numpy, pyarrow was found"), Some("numpy"));
         assert_eq!(installed.forbids("no python with torch was found"), None);
+        let modules = Required::parse("torch").unwrap();
+        assert_eq!(modules.forbids("the modules need a Python with torch"), Some("torch"));
+        assert_eq!(modules.forbids("no python with torch was found"), None);
         assert_eq!(Required::parse("").unwrap().forbids("no CUDA device"), None);
     }
 

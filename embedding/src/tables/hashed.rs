@@ -41,7 +41,7 @@ use headlong_device::{ArenaPlan, DType, Mat, MatMut, MatRef, Stream};
 use members::{Eviction, Members, Use};
 
 /// Floats of an entry before its weights.
-const ENTRY_HEAD: usize = 3 * ID_FLOATS + 1;
+pub const ENTRY_HEAD: usize = 3 * ID_FLOATS + 1;
 /// Rows that one task looks up.
 const ROWS_OF_TASK: usize = 128;
 /// Of the rows, the part that is evicted at once: the search for victims reads all counts.

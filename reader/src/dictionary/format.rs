@@ -103,6 +103,14 @@ impl Dictionary {
         Self::parse(path, &bytes[..], length).map(|dictionary| (dictionary, bytes))
     }
 
+    /// A dictionary from the bytes of its file; `path` is for messages.
+    ///
+    /// # Errors
+    /// [`ReaderError::Format`], as those of [`Dictionary::load`].
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
+        Self::parse(path, bytes, bytes.len() as u64)
+    }
+
     /// Reads the `length` bytes of a dictionary; `path` is for messages.
     fn parse(path: &Path, input: impl Read, length: u64) -> Result<Self> {
         let bad = |message: String| ReaderError::Format { file: path.to_owned(), message };

@@ -1,6 +1,7 @@
 //! Files whose columns have names: which of them are label, dense, categorical, ignored, and what
 //! their values mean.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use headlong_device::label::weighted;
@@ -213,8 +214,10 @@ impl NamedColumns {
         let weight_role = if labelled { Role::Weight } else { Role::Ignored };
         let weight = self.weight.iter().map(|name| (name, weight_role));
         let places: Vec<_> = label.chain(weight).chain(dense).chain(sparse).chain(times).collect();
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        header.iter().for_each(|name| *counts.entry(name.as_str()).or_default() += 1);
         for (name, role) in &places {
-            match header.iter().filter(|column| column == name).count() {
+            match counts.get(name.as_str()).copied().unwrap_or(0) {
                 1 => {}
                 0 if matches!(role, Role::Label | Role::Ignored) => {}
                 0 => {
@@ -228,9 +231,12 @@ impl NamedColumns {
                 }
             }
         }
+        // Of a name with two places the first counts.
+        let place_of: HashMap<&String, Role> = places.iter().rev().copied().collect();
+        let ignored: HashSet<&str> = self.ignored.iter().map(String::as_str).collect();
         let role = |name: &String| {
-            let place = places.iter().find(|(column, _)| *column == name).map(|(_, role)| *role);
-            let ignored = self.ignored.iter().any(|column| column == name || column == "*");
+            let place = place_of.get(name).copied();
+            let ignored = ignored.contains(name.as_str()) || ignored.contains("*");
             place.or(ignored.then_some(Role::Ignored)).ok_or_else(|| {
                 bad(format!(
                     "header: column `{name}` has no place: name it as label, dense or categorical, \

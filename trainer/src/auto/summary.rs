@@ -24,7 +24,7 @@ pub struct ColumnSummary {
     pub distinct: u64,
     /// Of these, the ones seen once.
     pub once: u64,
-    /// Where every field is a number.
+    /// Of those that are finite, where every field is a number.
     pub numbers: Option<Numbers>,
     /// Where fields are lists.
     pub list: Option<ListValues>,
@@ -53,6 +53,8 @@ pub struct Forms {
     pub times: u64,
     /// What a label may be: 0 or 1, or a truth value.
     pub truths: u64,
+    /// Infinite ones, which no model can learn from.
+    pub infinite: u64,
     /// Anything else.
     pub words: u64,
     /// Of these, numbers with a decimal comma, `1,5`.
@@ -125,6 +127,7 @@ enum Form {
     Whole,
     Fraction,
     Time,
+    Infinite,
     Word,
 }
 
@@ -151,7 +154,9 @@ impl ColumnSummary {
         }
         summary.distinct = counts.len() as u64;
         summary.once = counts.values().filter(|count| **count == 1).count() as u64;
-        if numbers.len() as u64 == summary.present && !numbers.is_empty() {
+        // Where numbers are read, infinite ones are refused by their row.
+        let all_numbers = numbers.len() as u64 + summary.forms.infinite;
+        if all_numbers == summary.present && !numbers.is_empty() {
             summary.numbers = Some(Numbers::of(numbers));
         }
         if summary.forms.words > 0 {
@@ -233,6 +238,7 @@ impl Forms {
             Form::Whole => &mut self.wholes,
             Form::Fraction => &mut self.fractions,
             Form::Time => &mut self.times,
+            Form::Infinite => &mut self.infinite,
             Form::Word => &mut self.words,
         } += 1;
         number
@@ -266,6 +272,7 @@ fn form(field: &[u8]) -> (Form, Option<f64>) {
         Some(number) if number.fract() == 0.0 => (Form::Whole, Some(number)),
         Some(number) => (Form::Fraction, Some(number)),
         None if is_time(field) => (Form::Time, None),
+        None if matches!(digits, b"inf" | b"Infinity") => (Form::Infinite, None),
         None => (Form::Word, None),
     }
 }
@@ -494,7 +501,8 @@ mod tests {
             fractions: 2,
             times: 2,
             truths: 2,
-            words: 5,
+            infinite: 1,
+            words: 4,
             ..Forms::default()
         };
         assert_eq!(forms, expected);

@@ -35,6 +35,7 @@ pub fn train(words: &[OsString], rows: Rows, registry: &Registry, caller: Caller
         return Err(Error::Usage("expected flags of `headlong train`".to_owned()));
     };
     arguments.auto = arguments.config.is_none() && arguments.preset.is_none();
+    arguments.is_called = true;
     let Rows { data, valid, label } = rows;
     if label.is_some() && !arguments.auto {
         let message = "a configuration names the label: leave it out here";

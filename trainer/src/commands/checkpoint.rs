@@ -1,6 +1,6 @@
 //! `headlong checkpoint inspect`, `verify` and `export`.
 
-use crate::commands::export::{export, onnx};
+use crate::commands::export::{export, onnx, torch};
 use crate::error::{Error, Result};
 use crate::metrics::EvalMetrics;
 use crate::report::output::{self, JsonOutput, say};
@@ -16,6 +16,7 @@ use clap::Subcommand;
 use headlong_device::files::is_stdout;
 use headlong_reader::Position;
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,20 +40,21 @@ pub enum CheckpointCommand {
         #[command(flatten)]
         json: JsonOutput,
     },
-    /// Write one file that other programs read: ONNX, with all that predicts from columns, or
-    /// safetensors, the weights by the names of the original DLRM (of model M of an ensemble with
-    /// models.M. in front)
+    /// Write one file that other programs read: ONNX, with all that predicts from columns; torch,
+    /// what headlong.torch.load makes a module of; or safetensors, the weights by the names of the
+    /// original DLRM (of model M of an ensemble with models.M. in front)
     Export {
         /// Checkpoint folder, or that of an ensemble
         dir: PathBuf,
-        /// Format of the file; told from the name of the output, else safetensors
+        /// Format of the file; told from the output's name (.onnx or .safetensors), and safetensors
+        /// where neither is given
         #[arg(long, value_enum)]
         format: Option<ExportFormat>,
         /// Of a folder of several, the one that was evaluated best, or the last
         #[arg(long, value_enum, default_value_t)]
         which: Which,
         /// The file; next to the checkpoint by default, where no later checkpoint removes it:
-        /// STEP.safetensors or STEP.onnx
+        /// STEP.safetensors, STEP.torch.safetensors or STEP.onnx
         #[arg(long, value_name = "FILE.onnx|.safetensors")]
         output: Option<PathBuf>,
     },
@@ -65,6 +67,8 @@ pub enum ExportFormat {
     Onnx,
     /// Weights alone.
     Safetensors,
+    /// Weights, and all that `headlong.torch.load` makes of columns.
+    Torch,
 }
 
 impl ExportFormat {
@@ -72,14 +76,34 @@ impl ExportFormat {
         match self {
             Self::Onnx => "onnx",
             Self::Safetensors => "safetensors",
+            Self::Torch => "torch.safetensors",
         }
     }
 
     /// What is asked for, or else what the output's name says.
-    pub fn of(asked: Option<Self>, output: Option<&Path>) -> Self {
-        let is_onnx = output.and_then(Path::extension).is_some_and(|name| name == "onnx");
-        asked.unwrap_or(if is_onnx { Self::Onnx } else { Self::Safetensors })
+    ///
+    /// # Errors
+    /// A name that says nothing.
+    pub fn of(asked: Option<Self>, output: Option<&Path>) -> Result<Self> {
+        let (None, Some(output)) = (asked, output) else {
+            return Ok(asked.unwrap_or(Self::Safetensors));
+        };
+        match output.extension().and_then(OsStr::to_str) {
+            Some("onnx") => Ok(Self::Onnx),
+            Some("safetensors") => Ok(Self::Safetensors),
+            // Said where it is refused.
+            _ if is_standard_output(output) => Ok(Self::Safetensors),
+            _ => Err(Error::Usage(format!(
+                "--output {}: expected a name that ends in .onnx or .safetensors, or --format \
+                 onnx, safetensors or torch",
+                output.display()
+            ))),
+        }
     }
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path == Path::new("-") || is_stdout(path)
 }
 
 /// Runs `headlong checkpoint …`. A directory of checkpoints stands for the newest one in it, but
@@ -89,7 +113,7 @@ pub fn run(command: &CheckpointCommand) -> Result<()> {
         CheckpointCommand::Inspect { dir, json } => inspect(dir, json),
         CheckpointCommand::Verify { dir, json } => verify(dir, json),
         CheckpointCommand::Export { dir, which, format, output } => {
-            let format = ExportFormat::of(*format, output.as_deref());
+            let format = ExportFormat::of(*format, output.as_deref())?;
             export_to(dir, *which, format, output.as_deref())
         }
     }
@@ -152,12 +176,12 @@ fn best_of(newest: Checkpoint, directory: &Path) -> Result<Checkpoint> {
     Ok(found.map_err(Error::failed(help))?.unwrap_or(newest))
 }
 
-/// The best checkpoint of each model of `directory`, without a word; of an ensemble that was
+/// A checkpoint of each model of `directory`, without a word; of an ensemble that was
 /// stopped, those of models that were trained to their end, or else of the first.
 ///
 /// # Errors
 /// As [`open_one_of`].
-pub(crate) fn open_finished(flag: &str, directory: &Path) -> Result<Vec<Checkpoint>> {
+pub(crate) fn open_finished(flag: &str, directory: &Path, which: Which) -> Result<Vec<Checkpoint>> {
     let members = members(directory);
     let is_finished = |member: &&PathBuf| {
         let newest = checkpoint::open(member);
@@ -168,7 +192,11 @@ pub(crate) fn open_finished(flag: &str, directory: &Path) -> Result<Vec<Checkpoi
     if finished.is_empty() {
         finished.push(members.first().map_or(directory, PathBuf::as_path));
     }
-    finished.into_iter().map(|folder| best_of(open(flag, folder)?, folder)).collect()
+    let chosen = |folder| match which {
+        Which::Best => best_of(open(flag, folder)?, folder),
+        Which::Newest => open(flag, folder),
+    };
+    finished.into_iter().map(chosen).collect()
 }
 
 /// The checkpoints of all models of an ensemble, or that of a single model.
@@ -385,7 +413,7 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
     output::answer(json, &text, &document)
 }
 
-/// `DIR.safetensors` or `DIR.onnx` next to the checkpoint, where no file is named: inside of it the
+/// `DIR.safetensors`, `DIR.torch.safetensors` or `DIR.onnx` next to the checkpoint, where no file is named: inside of it the
 /// file would go when the checkpoint does.
 pub(crate) fn export_target(
     checkpoint: &Path,
@@ -406,7 +434,7 @@ fn export_to(
     format: ExportFormat,
     target: Option<&Path>,
 ) -> Result<()> {
-    if let Some(path) = target.filter(|path| *path == Path::new("-") || is_stdout(path)) {
+    if let Some(path) = target.filter(|path| is_standard_output(path)) {
         let reason = "exported files are not written front to back, so standard output cannot \
                       take them: name a file";
         return Err(Error::Usage(format!("--output {}: {reason}", path.display())));
@@ -422,6 +450,7 @@ fn export_to(
         ExportFormat::Safetensors => {
             (export(&models, &target)?, "parameters named as in the original DLRM")
         }
+        ExportFormat::Torch => (torch::export(&models, &target)?, "for headlong.torch.load"),
     };
     output::print(&format!("{}: {several}{}, {what}", target.display(), bytes(size)))
 }

@@ -1,5 +1,6 @@
-//! Exporting a checkpoint: an [ONNX file](onnx), or one safetensors file with the names that the
-//! original DLRM gives its parameters, so that PyTorch loads it with `load_state_dict`.
+//! Exporting a checkpoint: an [ONNX file](onnx), what [`headlong.torch` reads](torch), or one
+//! safetensors file with the names that the original DLRM gives its parameters, so that PyTorch
+//! loads it with `load_state_dict`.
 //!
 //! | here | there (`dlrm_s_pytorch.py` of facebookresearch/dlrm) |
 //! |---|---|
@@ -10,7 +11,9 @@
 //! Of an ensemble, model m has `models.{m}.` in front of these names, from 0: those of a
 //! `ModuleList` called `models`.
 
+mod hashed;
 pub mod onnx;
+pub mod torch;
 
 use crate::error::{Error, Result};
 use crate::state::checkpoint::{
@@ -27,11 +30,36 @@ use std::path::Path;
 /// `output`, streaming, and returns the size of the file in bytes. All checksums are compared;
 /// the file appears when it is complete.
 pub fn export(models: &[Checkpoint], output: &Path) -> Result<u64> {
-    let (header, places) = header(models)?;
+    let name = |layout: &Layout, tensor: TensorId| {
+        original_name(layout, tensor).ok_or_else(|| {
+            "the original DLRM has bottom and top layers and dense tables only".to_owned()
+        })
+    };
+    write(models, output, &Beside::default(), &name)
+}
+
+/// What a safetensors file has besides weights.
+#[derive(Default)]
+struct Beside {
+    /// Entries of its header.
+    metadata: Vec<(&'static str, String)>,
+    /// Bytes, by the name of their tensor.
+    blobs: Vec<(&'static str, Vec<u8>)>,
+}
+
+/// What a tensor is called, or why there is no such name.
+type Naming<'a> = &'a dyn Fn(&Layout, TensorId) -> Result<String, String>;
+
+fn write(models: &[Checkpoint], output: &Path, beside: &Beside, name: Naming<'_>) -> Result<u64> {
+    let (header, places) = header(models, beside, name)?;
     let file = OutputFile::create(output).map_err(Error::io("write", output))?;
     file.write_at(&header, 0).map_err(Error::io("write", output))?;
     let ends = places.iter().flat_map(BTreeMap::values).map(|place| place.end);
-    let bytes = ends.max().unwrap_or(header.len() as u64);
+    let mut bytes = ends.max().unwrap_or(header.len() as u64);
+    for (_, blob) in &beside.blobs {
+        file.write_at(blob, bytes).map_err(Error::io("write", output))?;
+        bytes += blob.len() as u64;
+    }
     let file = write_weights(models, places, file, output)?;
     file.commit().map_err(Error::io("write", output))?;
     Ok(bytes)
@@ -93,14 +121,28 @@ struct Place {
 }
 
 /// The header of the exported file, and where each tensor of each model lies behind it.
-fn header(models: &[Checkpoint]) -> Result<(Vec<u8>, Vec<Places>)> {
+fn header(
+    models: &[Checkpoint],
+    beside: &Beside,
+    name: Naming<'_>,
+) -> Result<(Vec<u8>, Vec<Places>)> {
+    let mut metadata = Map::from_iter([("format".to_owned(), json!("pt"))]);
+    metadata.extend(beside.metadata.iter().map(|(key, text)| ((*key).to_owned(), json!(text))));
     let mut entries = Map::new();
-    entries.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
+    entries.insert("__metadata__".to_owned(), Value::Object(metadata));
     let mut places = Vec::new();
     let mut offset = 0;
     for (number, model) in models.iter().enumerate() {
-        let prefix = if models.len() > 1 { format!("models.{number}.") } else { String::new() };
-        places.push(add_entries(&mut entries, &mut offset, model, &prefix)?);
+        let prefix = prefix(models, number);
+        places.push(add_entries(&mut entries, &mut offset, model, &|layout, tensor| {
+            name(layout, tensor).map(|name| prefix.clone() + &name)
+        })?);
+    }
+    for (name, blob) in &beside.blobs {
+        let end = offset + blob.len() as u64;
+        let entry = json!({ "dtype": "U8", "shape": [blob.len()], "data_offsets": [offset, end] });
+        entries.insert((*name).to_owned(), entry);
+        offset = end;
     }
     let mut text = Value::Object(entries).to_string().into_bytes();
     text.resize(text.len().next_multiple_of(8), b' ');
@@ -114,24 +156,29 @@ fn header(models: &[Checkpoint]) -> Result<(Vec<u8>, Vec<Places>)> {
     Ok((header, places))
 }
 
+/// What the names of model `number` begin with.
+fn prefix(models: &[Checkpoint], number: usize) -> String {
+    if models.len() > 1 { format!("models.{number}.") } else { String::new() }
+}
+
 /// Adds the tensors of a model, and says where each lies, counted from the header's end.
 fn add_entries(
     entries: &mut Map<String, Value>,
     offset: &mut u64,
     model: &Checkpoint,
-    prefix: &str,
+    name: Naming<'_>,
 ) -> Result<Places> {
     let layout = model.manifest().layout.weights_only();
     let mut places = BTreeMap::new();
     for tensor in layout.tensors().map_err(Error::failed(context(model)))? {
-        let name = original_name(&layout, tensor.id).ok_or_else(|| Error::Unsupported {
+        let name = name(&layout, tensor.id).map_err(|reason| Error::Unsupported {
             feature: format!("exporting `{}`", tensor.name),
-            reason: "the original DLRM has bottom and top layers and dense tables only".to_owned(),
+            reason,
         })?;
         let row_bytes = tensor.width * 4;
         let (start, end) = (*offset, *offset + tensor.rows * row_bytes);
         let entry = json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": [start, end] });
-        entries.insert(format!("{prefix}{name}"), entry);
+        entries.insert(name, entry);
         places.insert(tensor.id, Place { start, end, row_bytes });
         *offset = end;
     }

@@ -3,6 +3,7 @@
 
 use crate::Registry;
 use crate::commands::checkpoint::Which;
+use crate::commands::export::torch;
 use crate::commands::slices::{self, Slices, Unseen};
 use crate::commands::{checkpoint as checkpoint_command, choice, remarks};
 use crate::report::output::{self, JsonOutput, say};
@@ -32,6 +33,10 @@ use serde_json::{Value, json};
 use std::io::ErrorKind;
 use std::time::Instant;
 
+mod inputs;
+
+pub use inputs::{Inputs, ModelInputs};
+
 /// How a checkpoint is applied to files.
 #[derive(Debug, Args)]
 struct How {
@@ -54,13 +59,21 @@ struct How {
     /// What a malformed line does
     #[arg(long, value_name = "error|skip", value_parser = choice::on_bad_row())]
     on_bad_row: Option<BadRowPolicy>,
+    /// Whether batches are made smaller until they fit: where no one can be asked
+    #[arg(skip)]
+    batch_fits: bool,
 }
 
 impl How {
     fn on(device: DeviceChoice, threads: Option<usize>) -> Self {
         let which = Which::Best;
         let (data_format, batch_size, on_bad_row) = (None, None, None);
-        Self { which, data_format, batch_size, device, threads, on_bad_row }
+        Self { which, data_format, batch_size, device, threads, on_bad_row, batch_fits: false }
+    }
+
+    /// As programs apply models to rows of theirs.
+    fn of_program() -> Self {
+        Self { batch_fits: true, ..Self::on(DeviceChoice::Cpu, None) }
     }
 }
 
@@ -113,12 +126,19 @@ pub struct EvalArguments {
 /// Evaluates a checkpoint on labelled files and prints the metrics.
 pub fn eval(arguments: &EvalArguments, registry: &Registry) -> Result<()> {
     let applied = Applied::named(&arguments.checkpoint, &arguments.data, &arguments.how, registry)?;
-    let (text, document) = evaluated(applied, arguments)?;
+    let Evaluated { text, document, warnings } = evaluated(applied, arguments)?;
+    warnings.iter().for_each(|warning| warn(warning));
     output::answer(&arguments.json, &text, &document)
 }
 
-/// The metrics of labelled files, as text and as a document.
-fn evaluated(mut applied: Applied, arguments: &EvalArguments) -> Result<(String, Value)> {
+/// The metrics of labelled files.
+struct Evaluated {
+    text: String,
+    document: Value,
+    warnings: Vec<String>,
+}
+
+fn evaluated(mut applied: Applied, arguments: &EvalArguments) -> Result<Evaluated> {
     for file in &arguments.data {
         if !data::is_labelled(&applied.config, file)? {
             let message = format!("{} has no labels; `headlong predict` takes such files", file);
@@ -128,12 +148,9 @@ fn evaluated(mut applied: Applied, arguments: &EvalArguments) -> Result<(String,
     let mut slices = applied.slices(arguments)?;
     let mut scores = Scores::default();
     let (eval, unseen) = applied.evaluate(&arguments.data, &mut scores, slices.as_mut())?;
-    if let Some(warning) = eval.metrics.warning() {
-        warn(warning);
-    }
-    if let Some(warning) = remarks::worse_than_none(&eval.metrics) {
-        warn(&warning);
-    }
+    let mut warnings = applied.warnings;
+    warnings.extend(eval.metrics.warning().map(str::to_owned));
+    warnings.extend(remarks::worse_than_none(&eval.metrics));
     let mut document = serde_json::to_value(eval).unwrap_or_default();
     document["samples"] = json!(eval.metrics.eval_samples);
     let first = &applied.checkpoints[0];
@@ -149,7 +166,7 @@ fn evaluated(mut applied: Applied, arguments: &EvalArguments) -> Result<(String,
         text += &more;
         fields.into_iter().for_each(|(name, value)| document[name] = value);
     }
-    Ok((text, document))
+    Ok(Evaluated { text, document, warnings })
 }
 
 /// Writes the click probability of every row.
@@ -163,7 +180,9 @@ pub fn predict(arguments: &PredictArguments, registry: &Registry) -> Result<()> 
         asked => asked.to_vec(),
     };
     let started = Instant::now();
-    match write_predictions(&arguments.data, &carry, &mut applied, output) {
+    let written = write_predictions(&arguments.data, &carry, &mut applied, output);
+    applied.warnings.iter().for_each(|warning| warn(warning));
+    match written {
         Ok(rows) => {
             let seconds = started.elapsed().as_secs_f64();
             let output = arguments.output.display();
@@ -208,36 +227,67 @@ fn warn(message: &str) {
     lines::to_stderr(&lines::warning(message, lines::width(std::io::stderr())));
 }
 
-/// The metrics of labelled `data` by the models in a folder of checkpoints, as `eval --json` has
-/// them.
+/// What was found, and what there is to say of it.
+pub type WithWarnings<T> = (T, Vec<String>);
+
+/// The models in a folder of checkpoints that are trained to their end.
+#[derive(Debug, Clone)]
+pub struct Models {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Which checkpoint of each.
+    pub which: Which,
+}
+
+impl Models {
+    fn open(&self) -> Result<Vec<Checkpoint>> {
+        checkpoint_command::open_finished("dir", &self.folder, self.which)
+    }
+}
+
+/// The metrics of labelled `data` by the mean of `models`, as `eval --json` has them.
 ///
 /// # Errors
 /// As those of `headlong eval`.
-pub fn metrics_of(folder: &Path, data: Vec<DataFile>, registry: &Registry) -> Result<Value> {
-    let how = How::on(DeviceChoice::Cpu, None);
-    let applied = Applied::finished(folder, &data, &how, registry)?;
-    let checkpoint = folder.to_owned();
+pub fn metrics_of(
+    models: &Models,
+    data: Vec<DataFile>,
+    registry: &Registry,
+) -> Result<WithWarnings<Value>> {
+    let how = How::of_program();
+    let applied = Applied::open(models.open()?, &data, &how, registry)?;
+    let checkpoint = models.folder.clone();
     let (by, group, json) = (Vec::new(), None, JsonOutput::default());
     let arguments = EvalArguments { checkpoint, data, by, group, how, json };
-    evaluated(applied, &arguments).map(|(_, document)| document)
+    evaluated(applied, &arguments).map(|found| (found.document, found.warnings))
 }
 
-/// How many models a folder of checkpoints has that [`probabilities_of`] takes the mean of.
+/// How many models there are that [`probabilities_of`] takes the mean of.
 ///
 /// # Errors
 /// A folder that has none.
-pub fn models_in(folder: &Path) -> Result<usize> {
-    checkpoint_command::open_finished("dir", folder).map(|found| found.len())
+pub fn models_in(models: &Models) -> Result<usize> {
+    models.open().map(|found| found.len())
 }
 
-/// The click probability of every row of `data`, labelled or not, by the models in a folder of
-/// checkpoints.
+/// Writes the models that [`probabilities_of`] takes the mean of for `headlong.torch`.
+///
+/// # Errors
+/// As those of `headlong checkpoint export`.
+pub fn export_torch(models: &Models, output: &Path) -> Result<()> {
+    torch::export(&models.open()?, output).map(drop)
+}
+
+/// The click probability of every row of `data`, labelled or not, by the mean of `models`.
 ///
 /// # Errors
 /// As those of `headlong predict`.
-pub fn probabilities_of(folder: &Path, data: &[DataFile], registry: &Registry) -> Result<Vec<f32>> {
-    let how = How::on(DeviceChoice::Cpu, None);
-    let mut applied = Applied::finished(folder, data, &how, registry)?;
+pub fn probabilities_of(
+    models: &Models,
+    data: &[DataFile],
+    registry: &Registry,
+) -> Result<WithWarnings<Vec<f32>>> {
+    let mut applied = Applied::open(models.open()?, data, &How::of_program(), registry)?;
     applied.config.data.columns.label = None;
     let mut probabilities = Vec::new();
     for file in data {
@@ -247,7 +297,7 @@ pub fn probabilities_of(folder: &Path, data: &[DataFile], registry: &Registry) -
             Ok(())
         })?;
     }
-    Ok(probabilities)
+    Ok((probabilities, applied.warnings))
 }
 
 /// Evaluates models on the validation data of the run that has trained them.
@@ -263,6 +313,65 @@ pub(super) fn evaluate_validation(
     applied.evaluate(files, &mut Scores::default(), None).map(|(eval, _)| eval)
 }
 
+/// The configuration that a model was trained by, to read `files` for it.
+fn config_for(mut config: Config, files: &[DataFile], how: &How) -> Result<Config> {
+    config.eval.batch_size = how.batch_size.unwrap_or(config.eval.batch_size);
+    config.data.on_bad_row = how.on_bad_row.unwrap_or(config.data.on_bad_row);
+    config.data.format = data::format_to_predict(&config, files, how.data_format);
+    // Files to predict may have columns that the model has no use for, such as an id of the row.
+    config.data.ignores_others = true;
+    config.clear_holdout();
+    // One rank applies what any number of ranks has trained. Nothing is trained: no gradients
+    // of large batches, no optimiser states.
+    (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
+    // Bags that owners have pooled are sums of as many parts as there were blocks.
+    let pools = (0..config.data.num_sparse).any(|column| config.may_pool_at_owner(column));
+    config.train.sum_blocks = pools.then(|| config.sum_blocks());
+    config.run.ranks = 1;
+    let of_each: Vec<&[DataFile]> = files.iter().map(slice::from_ref).collect();
+    config.multi_hot.is_idle = !data::is_drawn(&config, &of_each)?;
+    Ok(config)
+}
+
+/// Makes batches no larger than there are rows, and smaller until all `models` take no more than
+/// half of the memory.
+fn fit_batch(
+    config: &mut Config,
+    rows: &[u64],
+    files: &[DataFile],
+    models: usize,
+    registry: &Registry,
+) -> Result<()> {
+    let least = config.sum_blocks();
+    let frames = files.iter().map(|file| Some(file.frame()?.num_rows() as usize));
+    let num_rows = frames.sum::<Option<usize>>();
+    let mut samples = config.eval.batch_size;
+    samples = num_rows.map_or(samples, |rows| samples.min(rows.next_multiple_of(least))).max(least);
+    let machine = Machine::detect_with(config.run.device)?;
+    let facts = Facts::new(rows, &machine, registry);
+    loop {
+        (config.train.batch_size, config.eval.batch_size) = (samples, samples);
+        let bytes = Plan::new(config, &facts).bytes_per_rank * models;
+        if samples <= least || bytes.fits(machine.usable_bytes() / 2) {
+            return Ok(());
+        }
+        samples = (samples / 2).next_multiple_of(least);
+    }
+}
+
+/// How ids become rows: by `dictionary`, where there is one.
+fn id_mapper(
+    config: &Config,
+    rows: &[u64],
+    dictionary: Option<&RunDictionary>,
+) -> Result<IdMapper> {
+    let ids = match dictionary {
+        Some(dictionary) => dictionary.mapper(config, rows)?,
+        None => data::id_mapper(config, rows)?,
+    };
+    Ok(ids.with_multi_hot(config.multi_hot_bags(rows)?))
+}
+
 /// Checkpoints in memory, ready to be applied to rows: one, or those of an ensemble.
 pub(super) struct Applied {
     config: Config,
@@ -270,18 +379,14 @@ pub(super) struct Applied {
     groups: Vec<RankGroup>,
     ids: IdMapper,
     threads: usize,
+    /// What there is to say once all is done.
+    warnings: Vec<String>,
 }
 
 impl Applied {
     /// What `--checkpoint` names, for rows of `files`.
     fn named(folder: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
         let checkpoints = checkpoint_command::open_all("--checkpoint", folder, how.which)?;
-        Self::open(checkpoints, files, how, registry)
-    }
-
-    /// The models in `folder` that are trained, for rows of `files`.
-    fn finished(folder: &Path, files: &[DataFile], how: &How, registry: &Registry) -> Result<Self> {
-        let checkpoints = checkpoint_command::open_finished("dir", folder)?;
         Self::open(checkpoints, files, how, registry)
     }
 
@@ -324,21 +429,7 @@ impl Applied {
         registry: &Registry,
     ) -> Result<Self> {
         let checkpoint = &checkpoints[0];
-        let mut config = config_of(checkpoint)?;
-        config.eval.batch_size = how.batch_size.unwrap_or(config.eval.batch_size);
-        config.data.on_bad_row = how.on_bad_row.unwrap_or(config.data.on_bad_row);
-        config.data.format = data::format_to_predict(&config, files, how.data_format);
-        // Files to predict may have columns that the model has no use for, such as an id of the
-        // row.
-        config.data.ignores_others = true;
-        config.clear_holdout();
-        // One rank applies what any number of ranks has trained. Nothing is trained: no gradients
-        // of large batches, no optimiser states.
-        (config.train.batch_size, config.train.accumulate) = (config.eval.batch_size, 1);
-        // Bags that owners have pooled are sums of as many parts as there were blocks.
-        let pools = (0..config.data.num_sparse).any(|column| config.may_pool_at_owner(column));
-        config.train.sum_blocks = pools.then(|| config.sum_blocks());
-        config.run.ranks = 1;
+        let mut config = config_for(config_of(checkpoint)?, files, how)?;
         apply_on(&mut config, how.device);
         config.validate_with(registry)?;
         config.optimizer.sparse = OptimizerConfig::named("sgd");
@@ -347,28 +438,29 @@ impl Applied {
         config.run.threads = Some(threads);
         let rows: Vec<u64> =
             checkpoint.manifest().state.model.tables.iter().map(|table| table.rows).collect();
-        let of_each: Vec<&[DataFile]> = files.iter().map(slice::from_ref).collect();
-        config.multi_hot.is_idle = !data::is_drawn(&config, &of_each)?;
-        let (mut ids, checksum) = match config.data.ids {
-            Ids::Dictionary => {
-                let dictionary = RunDictionary::of_checkpoint(checkpoint, &config)?;
-                (dictionary.mapper(&config, &rows)?, Some(dictionary.checksum()))
-            }
-            _ => (data::id_mapper(&config, &rows)?, None),
+        let dictionary = match config.data.ids {
+            Ids::Dictionary => Some(RunDictionary::of_checkpoint(checkpoint, &config)?),
+            _ => None,
         };
+        let mut ids = id_mapper(&config, &rows, dictionary.as_ref())?;
         restore_ids(checkpoint, &mut ids)?;
-        let ids = ids.with_multi_hot(config.multi_hot_bags(&rows)?);
+        let checksum = dictionary.as_ref().map(RunDictionary::checksum);
         let fingerprint = data::fingerprint(&config, checksum);
         let mut groups = Vec::new();
+        if how.batch_fits {
+            fit_batch(&mut config, &rows, files, checkpoints.len(), registry)?;
+        }
         for checkpoint in &checkpoints {
             let machine = Machine::detect_with(config.run.device)?;
             let facts = Facts::new(&rows, &machine, registry);
+            // What a table of raw ids does not hold has initial values of the model's own seed.
+            config.train.seed = config_of(checkpoint)?.train.seed;
             Plan::new(&config, &facts).check_with(&config, &facts, advice::APPLYING)?;
             let mut group = RankGroup::of_one_rank(&config, &rows, threads, registry)?;
             load(&mut group, checkpoint, &fingerprint, Select::WeightsOnly)?;
             groups.push(group);
         }
-        Ok(Self { config, checkpoints, groups, ids, threads })
+        Ok(Self { config, checkpoints, groups, ids, threads, warnings: Vec::new() })
     }
 
     /// Adds to `scores` and `slices`. As [`run`](Self::run) says: ids without a row of their own.
@@ -415,12 +507,10 @@ impl Applied {
         let skipped = predict_mean(&self.groups, &mut reader, take);
         let skipped = skipped.map_err(|error| error.naming_columns(&self.config.table_names()))?;
         if let Some((message, _)) = remarks::skipped("data", &skipped) {
-            warn(&message);
+            self.warnings.push(message);
         }
         let unseen = reader.shares(&self.config);
-        if let Some(warning) = remarks::unseen_ids(&unseen) {
-            warn(&warning);
-        }
+        self.warnings.extend(remarks::unseen_ids(&unseen));
         Ok(unseen)
     }
 }

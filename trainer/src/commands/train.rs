@@ -141,6 +141,7 @@ fn run_with(
         reporter.keep_history(&config.run.output_dir, appends, at);
     }
     announce(config, options, &prepared, &plan, &session, reporter)?;
+    options.warnings.iter().try_for_each(|warning| reporter.warning(warning, Map::new()))?;
     let rows = prepared.train_rows;
     let of_epochs = || rows.map(|rows| steps_of_epochs(config, rows));
     let mut run = Run {

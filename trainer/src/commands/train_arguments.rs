@@ -47,6 +47,9 @@ pub struct TrainArguments {
     /// other flags and --set override it
     #[arg(long, conflicts_with_all = ["config", "preset"], requires = "data")]
     pub auto: bool,
+    /// Whether a program has called, which hears warnings as events
+    #[arg(skip)]
+    pub is_called: bool,
     /// With --auto: the column to predict, where its name does not tell
     #[arg(long, value_name = "COL", requires = "auto")]
     pub label: Option<String>,
@@ -232,6 +235,8 @@ pub struct TrainOptions {
     pub appends_to_log: bool,
     /// The configuration as TOML, where `--auto` has chosen it, with the reasons.
     pub chosen: Option<String>,
+    /// What a program has to be told of that choice; a person was told when it was made.
+    pub warnings: Vec<String>,
     /// The program that has called for the run, where it is not the command line.
     pub caller: Option<Caller>,
 }
@@ -323,6 +328,10 @@ impl TrainArguments {
             command: command_line::quoted(&command_line::arguments()),
             registry: registry.clone(),
             appends_to_log: false,
+            warnings: match &chosen {
+                Some(chosen) if self.is_called => chosen.choices.warnings.clone(),
+                _ => Vec::new(),
+            },
             chosen: chosen.map(|chosen| text::to_toml(&config, &chosen)),
             caller: None,
         };
@@ -389,7 +398,7 @@ impl TrainArguments {
             FormatChoice::Of(format) => Some(format),
         };
         let chosen = choose_for(&said.data.train, format, &asked)?;
-        if launched().is_none_or(|(rank, _)| rank == 0) {
+        if !self.is_called && launched().is_none_or(|(rank, _)| rank == 0) {
             let warnings = &chosen.choices.warnings;
             warnings.iter().for_each(|warning| say(format_args!("warning: {warning}")));
         }

@@ -218,11 +218,11 @@ impl Config {
             let column = names.iter().position(|name| *name == entry.name)?;
             Some(BinnedColumn { column, bins: entry.reader_bins()? })
         };
-        Some(Arc::new(DenseColumns {
+        Some(Arc::new(DenseColumns::new(
             transform,
-            functions: names.iter().map(function).collect(),
-            bins: self.column.iter().filter_map(binned).collect(),
-        }))
+            names.iter().map(function).collect(),
+            self.column.iter().filter_map(binned).collect(),
+        )))
     }
 
     fn has_dense_entries(&self) -> bool {

@@ -54,6 +54,15 @@ impl RunDictionary {
         }
     }
 
+    /// That of a checkpoint, from its bytes.
+    pub fn from_bytes(bytes: &[u8], config: &Config) -> Result<Self> {
+        let path = Path::new(DICTIONARY_BLOB);
+        let dictionary = Dictionary::from_bytes(path, bytes)
+            .map_err(Error::failed("the dictionary cannot be read"))?;
+        let (dictionary, bytes) = (Arc::new(dictionary), Arc::new(Vec::new()));
+        Self { dictionary, bytes, counted_rows: None }.fitting(path, config)
+    }
+
     /// The dictionary that `data.dictionary` names, or else one of the training files, built now
     /// where an earlier run has not left it in the output folder.
     pub fn find_or_build(
@@ -133,8 +142,12 @@ impl RunDictionary {
 
     /// The dictionary at `path`, which the configuration or a checkpoint names.
     pub fn named(path: &Path, config: &Config) -> Result<Self> {
-        let found = Self::load(path)?;
-        let (expected, columns) = (config.data.num_sparse, found.dictionary.columns().len());
+        Self::load(path)?.fitting(path, config)
+    }
+
+    /// Refuses another number of columns than the configuration's.
+    fn fitting(self, path: &Path, config: &Config) -> Result<Self> {
+        let (expected, columns) = (config.data.num_sparse, self.dictionary.columns().len());
         if columns != expected {
             let message = format!(
                 "expected {expected} columns (data.num_sparse), {} has {columns}",
@@ -142,7 +155,7 @@ impl RunDictionary {
             );
             return Err(Error::config("data.dictionary", message));
         }
-        Ok(found)
+        Ok(self)
     }
 
     fn num_counted(&self) -> u64 {

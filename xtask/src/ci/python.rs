@@ -24,6 +24,7 @@ pub fn python(workshop: &Workshop) -> Result<Outcome> {
     let package = workshop.root.join("python");
     // The tests lie next to the package, and take the one that is installed.
     let tests = package.join("tests");
+    let pip = python.clone();
     let run = |program: &str, arguments: &[&str]| {
         process::show(process::command(program, arguments, &tests))
     };
@@ -39,26 +40,44 @@ pub fn python(workshop: &Workshop) -> Result<Outcome> {
     if bytes > MOST_BYTES {
         return Ok(Outcome::Failed(format!("the wheel has {bytes} bytes, more than {MOST_BYTES}")));
     }
-    let environment = scratch.join("environment");
-    let own = shown(&environment.join("bin/python"));
-    let installed = run(&python, &["-m", "venv", "--without-pip", &shown(&environment)])?
-        && run(
-            &python,
-            &["-m", "pip", "--python", &own, "install", "-q", "--no-index", &shown(&wheel)],
-        )?;
-    if !installed {
-        return Ok(Outcome::Failed("the wheel cannot be installed".to_owned()));
-    }
-    let test = |what: &str| run(&own, &["-B", "-m", "unittest", "-q", what]);
-    // First with nothing but the standard library, then with what other packages bring.
-    let passed = test("bare")? && {
-        borrow_packages(&python, &environment, workshop)?;
-        test("frames")? && test("classifier")?
+    let test = |python: &str, what: &str| run(python, &["-B", "-m", "unittest", "-q", what]);
+    let install = |environment: &Path, python: &str, more: &[&str]| -> Result<Option<String>> {
+        let (folder, own) = (shown(environment), shown(&environment.join("bin/python")));
+        let wheel = shown(&wheel);
+        let by_pip = ["-m", "pip", "--python", &own, "install", "-q", "--no-index", &wheel];
+        let made = [&["-m", "venv", "--without-pip", &folder], more].concat();
+        Ok((run(python, &made)? && run(&pip, &by_pip)?).then_some(own))
     };
+    let environment = scratch.join("environment");
+    let Some(own) = install(&environment, &python, &[])? else {
+        return Ok(Outcome::Failed("the wheel cannot be installed".to_owned()));
+    };
+    // First with nothing but the standard library, then with what other packages bring.
+    let passed = test(&own, "bare")? && {
+        borrow_packages(&python, &environment, workshop)?;
+        test(&own, "frames")? && test(&own, "classifier")? && test(&own, "malformed")?
+    };
+    if !passed {
+        return Ok(Outcome::Failed("its tests fail".to_owned()));
+    }
+    // PyTorch is Debian's, with its own numpy.
+    let Some(python) = python_with_torch() else {
+        return Ok(Outcome::Skipped(
+            "the modules need a Python with torch: .ci/run installs it".to_owned(),
+        ));
+    };
+    let own = install(&scratch.join("modules"), &python, &["--system-site-packages"])?;
+    let passed = own.map(|own| test(&own, "modules")).transpose()?.unwrap_or(false);
     match passed {
         true => Ok(Outcome::Passed(format!("the wheel has {:.1} MB", bytes as f64 / 1e6))),
-        false => Ok(Outcome::Failed("its tests fail".to_owned())),
+        false => Ok(Outcome::Failed("the tests of modules of PyTorch fail".to_owned())),
     }
+}
+
+/// The system's Python, or the one on the path, whichever can import torch.
+fn python_with_torch() -> Option<String> {
+    let programs = ["/usr/bin/python3", "python3"].map(str::to_owned);
+    programs.into_iter().find(|python| process::answers(python, &["-c", "import venv, torch"]))
 }
 
 /// The project's own Python or the system's, whichever can import [`MODULES`].

@@ -95,6 +95,12 @@ impl OneFrame {
             let (expected, found) = match (single, column.kind) {
                 (true, FrameKind::Numbers | FrameKind::Words)
                 | (false, FrameKind::Words | FrameKind::Lists) => continue,
+                (true, FrameKind::Times) if matches!(role, Role::Time(_)) => continue,
+                (_, FrameKind::Times) => (
+                    "numbers, truth values or words",
+                    "points in time; name their parts in a [[column]], or leave the column out"
+                        .to_owned(),
+                ),
                 (_, FrameKind::Refused(found, help)) => (
                     "numbers, truth values or words",
                     format!("{found}; {help}, or leave the column out"),

@@ -7,7 +7,7 @@ use ::parquet::errors::ParquetError;
 use ::parquet::schema::types::ColumnDescriptor;
 use headlong_device::label::weighted;
 
-use super::clock::Clock;
+use super::clock::clock_of;
 use crate::columns::DenseColumns;
 use crate::criteo::parse::MISSING_DENSE;
 use crate::excerpt::UNIT_SEPARATOR;
@@ -18,7 +18,7 @@ use crate::formats::named::{
 use crate::frame::{self, FrameValues};
 use crate::hashing::MISSING_ID;
 use crate::samples::{DenseValues, Hotness, IdBags, Samples};
-use crate::times::{self, Moment};
+use crate::times::{self, Clock, Moment};
 
 pub(super) fn skip(reader: &mut ColumnReader, rows: usize) -> Result<usize, ParquetError> {
     match reader {
@@ -100,7 +100,7 @@ impl Column {
         let most_defined = leaf.max_def_level();
         let (defined, repeated) = levels;
         let element_from = most_defined - i16::from(leaf.self_type().is_optional());
-        let clock = Clock::of(leaf);
+        let clock = clock_of(leaf);
         Ok(Self { values, defined, repeated, most_defined, element_from, clock })
     }
 
@@ -112,9 +112,15 @@ impl Column {
             (false, true) => 1,
             (false, false) => 2,
         };
+        let clock = match &values {
+            frame::Values::Times(_, clock) => Some(*clock),
+            _ => None,
+        };
         let values = match values {
             frame::Values::Bools(values) => Values::Bools(values),
-            frame::Values::Integers(values) => Values::Integers(values, false),
+            frame::Values::Times(values, _) | frame::Values::Integers(values) => {
+                Values::Integers(values, false)
+            }
             frame::Values::Unsigned(values) => {
                 Values::Integers(values.into_iter().map(|value| value as i64).collect(), true)
             }
@@ -124,7 +130,7 @@ impl Column {
                 Values::Words(values.into_iter().map(ByteArray::from).collect())
             }
         };
-        Self { values, defined, repeated, most_defined, element_from: 1, clock: None }
+        Self { values, defined, repeated, most_defined, element_from: 1, clock }
     }
 
     /// Puts the values where `role` says; the error is the row and what is wrong there.

@@ -1,6 +1,6 @@
 //! Some rows of a file, as text.
 
-use super::clock::Clock;
+use super::clock::clock_of;
 use super::column::Column;
 use super::contained::contained;
 use super::read::{Opened, bad, is_nested, refused_type};
@@ -31,7 +31,7 @@ pub(crate) fn read_some(path: &DataFile, limits: Limits, excerpt: &mut Excerpt) 
             _ if is_part || is_nested(descriptor) => Some("a structure of columns"),
             _ if descriptor.max_rep_level() > 1 => Some("lists of lists"),
             // As text they can be told, and read as times.
-            Some(_) if Clock::of(descriptor).is_some() => None,
+            Some(_) if clock_of(descriptor).is_some() => None,
             Some((what, _)) => Some(what),
             None => None,
         };

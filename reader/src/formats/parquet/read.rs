@@ -11,7 +11,7 @@ use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::ParquetMetaData;
 use ::parquet::schema::types::ColumnDescriptor;
 
-use super::clock::Clock;
+use super::clock::clock_of;
 use super::column::{Column, skip};
 use super::contained::contained;
 use super::{SCHEMA_KEY, pages};
@@ -230,7 +230,7 @@ impl OneFile {
                 Role::Sparse(column) => columns.sparse[*column].hotness == Hotness::Fixed(1),
                 Role::Label | Role::Weight | Role::Dense(_) | Role::Time(_) => true,
             };
-            let is_time = matches!(role, Role::Time(_)) && Clock::of(leaf).is_some();
+            let is_time = matches!(role, Role::Time(_)) && clock_of(leaf).is_some();
             if let Some((found, help)) = refused_type(leaf).filter(|_| !is_time) {
                 let message = format!(
                     "column `{name}`: expected numbers, truth values or words, found {found}; \

@@ -292,11 +292,11 @@ fn numbers_have_functions_and_bins_of_their_own_which_own_files_of_numbers_refus
     let path = folder.path().join("a.parquet");
     write_foreign_table(&path, Compression::UNCOMPRESSED);
     let plain = ColumnFunction { transform: DenseTransform::Identity, standard: None };
-    let each = DenseColumns {
-        transform: DenseTransform::Identity,
-        functions: vec![ColumnFunction { standard: Some((1.0, 4.0)), ..plain }, plain],
-        bins: vec![BinnedColumn { column: 0, bins: Bins::Edges(vec![1.0]) }],
-    };
+    let each = DenseColumns::new(
+        DenseTransform::Identity,
+        vec![ColumnFunction { standard: Some((1.0, 4.0)), ..plain }, plain],
+        vec![BinnedColumn { column: 0, bins: Bins::Edges(vec![1.0]) }],
+    );
     let dense_columns = Some(Arc::new(each));
     let columns = NamedColumns { dense_columns: dense_columns.clone(), ..foreign_columns() };
     let samples = read(&[path], Some(&columns), whole(4)).unwrap();

@@ -3,6 +3,7 @@
 use super::{BenchCommand, Command, ConfigCommand, DataCommand, KernelsCommand};
 use crate::commands::checkpoint::{CheckpointCommand, ExportFormat, export_target};
 use crate::commands::convert::ConvertArguments;
+use crate::commands::export::onnx;
 use crate::commands::files::{CommandFiles, checkpoints_at};
 use crate::commands::{report, tune};
 use crate::error::Result;
@@ -26,7 +27,7 @@ pub(super) fn check(command: &Command) -> Result<()> {
         }
         Command::Report(arguments) => report::files(arguments).check_for_one_process(),
         Command::Data(command) => of_data(command).check_for_one_process(),
-        Command::Checkpoint(command) => of_checkpoint(command).check_for_one_process(),
+        Command::Checkpoint(command) => of_checkpoint(command)?.check_for_one_process(),
         Command::Bench(command) => check_bench(command),
         Command::Kernels(command) => {
             let (models, json) = match command {
@@ -93,20 +94,23 @@ fn of_conversion(arguments: &ConvertArguments) -> CommandFiles {
         .writes_json(&arguments.json)
 }
 
-fn of_checkpoint(command: &CheckpointCommand) -> CommandFiles {
+fn of_checkpoint(command: &CheckpointCommand) -> Result<CommandFiles> {
     let files = CommandFiles::default();
-    match command {
+    Ok(match command {
         CheckpointCommand::Inspect { dir, json } | CheckpointCommand::Verify { dir, json } => {
             files.reads_checkpoint("DIR", Some(dir)).writes_json(json)
         }
         CheckpointCommand::Export { dir, format, output, .. } => {
             // Whichever of a folder it is of: next to it.
             let checkpoint = checkpoints_at(dir).pop().unwrap_or_else(|| dir.clone());
-            let format = ExportFormat::of(*format, output.as_deref());
+            let format = ExportFormat::of(*format, output.as_deref())?;
             let target = export_target(&checkpoint, format, output.as_deref());
-            files.reads_checkpoint("DIR", Some(dir)).writes("--output", [target])
+            // Where there are many weights, a graph has them next to it.
+            let beside = (format == ExportFormat::Onnx).then(|| onnx::data_file(&target));
+            let written = std::iter::once(target).chain(beside);
+            files.reads_checkpoint("DIR", Some(dir)).writes("--output", written)
         }
-    }
+    })
 }
 
 fn check_bench(command: &BenchCommand) -> Result<()> {

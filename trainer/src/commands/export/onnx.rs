@@ -8,30 +8,39 @@
 //! | a column of lists | i64 `[samples, most]` | filled up with -1 |
 //! | a part of a time (`seen_at.hour`) | i64 `[samples]` | its id, 0 is a missing value |
 //!
+//! Ids of tables of kind `hashed` that have no row read their initial values, which are computed.
+//!
 //! Outputs are `probability` and `logit`, f32 `[samples]`. Everything is computed in f32, except
 //! transforms of numbers and means of probabilities, which are in f64 as here.
 
 mod columns;
 mod graph;
+mod hashed;
 mod proto;
 
 use self::columns::{Columns, PADDING, Rows};
 use self::graph::Graph;
 use self::proto::Elem;
-use super::{Place, Places, write_weights};
+use super::hashed::{HashedTable, held_ids};
+use super::{Place, Places, prefix, write_weights};
 use crate::config::{Config, Ids, Interaction, Pooling};
+use crate::data;
 use crate::error::{Error, Result};
 use crate::run::dictionary::RunDictionary;
-use crate::run::session::config_of;
-use crate::state::checkpoint::{Checkpoint, Layout, Section, TensorId};
+use crate::run::session::{config_of, restore_ids};
+use crate::state::checkpoint::{Checkpoint, Layout, Section, TableLayout, TensorId};
 use headlong_device::files::OutputFile;
 use headlong_reader::hashing::MISSING_ID;
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// More bytes of weights than this lie in a file of their own: messages end at 2 GiB.
 const MOST_INSIDE: u64 = 1 << 30;
+/// No graph of weights in a file of their own is larger, but for one of huge dictionaries.
+const MOST_GRAPH: u64 = 1 << 30;
 
 /// Writes a model, or the mean of the models of an ensemble, to `output`, and returns the bytes
 /// written. Weights of more than 1 GiB lie next to it, in `output` with `.data` behind its name.
@@ -44,6 +53,9 @@ pub fn export_with(models: &[Checkpoint], output: &Path, most_inside: u64) -> Re
     let config = config_of(&models[0])?;
     let (graph, order) = graph_of(models, &config)?;
     let outside = (graph.weight_bytes() > most_inside).then(|| data_file(output));
+    if let Some(data) = &outside {
+        refuse_stranger(data, output)?;
+    }
     let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let metadata = [
         ("headlong.missing_id", MISSING_ID.to_string()),
@@ -76,10 +88,31 @@ pub fn export_with(models: &[Checkpoint], output: &Path, most_inside: u64) -> Re
     Ok(bytes)
 }
 
-fn data_file(output: &Path) -> PathBuf {
+/// Where the weights of a large model lie: `output` with `.data` behind its name.
+pub fn data_file(output: &Path) -> PathBuf {
     let mut name = output.as_os_str().to_owned();
     name.push(".data");
     name.into()
+}
+
+/// Refuses to replace a file that no one has named: only that of an earlier export, which the
+/// graph at `output` names.
+fn refuse_stranger(data: &Path, output: &Path) -> Result<()> {
+    if data.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let name = data.file_name().unwrap_or_default().as_encoded_bytes();
+    let mut graph = Vec::new();
+    // The graph of weights in another file is small.
+    let read = File::open(output).and_then(|file| file.take(MOST_GRAPH).read_to_end(&mut graph));
+    if read.is_ok() && graph.windows(name.len()).any(|part| part == name) {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "{} is there, and is not of an earlier export: weights would replace it; remove it, or \
+         name another --output",
+        data.display()
+    )))
 }
 
 /// The weights of `order` lie in `ranges`.
@@ -110,19 +143,21 @@ fn rows_and_width(layout: &Layout, id: TensorId) -> (u64, u64) {
 /// The graph, and whose numbers each of its weights are.
 fn graph_of(models: &[Checkpoint], config: &Config) -> Result<(Graph, Vec<(usize, TensorId)>)> {
     refuse_others(&models[0].manifest().layout, config)?;
-    let dictionary = match config.data.ids {
-        Ids::Dictionary => Some(RunDictionary::of_checkpoint(&models[0], config)?),
-        _ => None,
-    };
     let tables = &models[0].manifest().state.model.tables;
     let table_rows: Vec<u64> = tables.iter().map(|table| table.rows).collect();
+    let listed = listed_ids(&models[0], config, &table_rows)?;
     let mut graph = Graph::default();
-    let columns = columns::add(&mut graph, config, &table_rows, dictionary.as_ref())?;
+    let columns = columns::add(&mut graph, config, &table_rows, &listed)?;
     let mut network = Network { graph, config, columns, order: Vec::new() };
     let mut logits = Vec::new();
     for (number, model) in models.iter().enumerate() {
-        let prefix = if models.len() > 1 { format!("models.{number}.") } else { String::new() };
-        let of = Model { layout: &model.manifest().layout, number, prefix };
+        let (layout, prefix) = (&model.manifest().layout, prefix(models, number));
+        let (held, seed) = (held_ids(model)?, config_of(model)?.train.seed);
+        let of_ids = table_rows.iter().enumerate().zip(held);
+        let of_ids = of_ids.map(|((column, &rows), held)| {
+            HashedTable::of(config, column, rows, seed).map(|table| (table, held))
+        });
+        let of = Model { layout, number, prefix, of_ids: of_ids.collect() };
         logits.push(network.logit(&of)?);
     }
     let Network { mut graph, order, .. } = network;
@@ -130,15 +165,45 @@ fn graph_of(models: &[Checkpoint], config: &Config) -> Result<(Graph, Vec<(usize
     Ok((graph, order))
 }
 
+/// Of each column, the ids that have a row of their own, and which; nothing where rows are computed
+/// from ids.
+fn listed_ids(
+    model: &Checkpoint,
+    config: &Config,
+    table_rows: &[u64],
+) -> Result<Vec<Vec<(u64, u64)>>> {
+    Ok(match config.data.ids {
+        Ids::Dictionary => {
+            let dictionary = RunDictionary::of_checkpoint(model, config)?;
+            let columns = dictionary.columns().iter();
+            columns.map(|column| column.ids.iter().copied().zip(1..).collect()).collect()
+        }
+        Ids::Admitted => {
+            let mut mapper = data::id_mapper(config, table_rows)?;
+            restore_ids(model, &mut mapper)?;
+            let columns = mapper.admission().into_iter();
+            columns
+                .flat_map(|ids| (0..table_rows.len()).map(|column| ids.rows_of_ids(column)))
+                .collect()
+        }
+        Ids::Hash | Ids::Modulo | Ids::Rows => Vec::new(),
+    })
+}
+
 /// Refuses what a graph has no words for.
 fn refuse_others(layout: &Layout, config: &Config) -> Result<()> {
     let unsupported = |feature: String, reason: &str| {
         Err(Error::Unsupported { feature, reason: reason.to_owned() })
     };
-    if let Some(table) = layout.tables.iter().find(|table| table.by_id || table.name.contains('.'))
-    {
+    let is_other = |(column, table): &(usize, &TableLayout)| {
+        let is_hashed = HashedTable::of(config, *column, 1, 0).is_some();
+        table.by_id != is_hashed || table.name.contains('.')
+    };
+    if let Some((_, table)) = layout.tables.iter().enumerate().find(is_other) {
         let feature = format!("exporting table {} to ONNX", table.name);
-        return unsupported(feature, "only dense tables have rows that a graph can look up");
+        let reason = "only tables of the kinds `dense` and `hashed` have rows that a graph can \
+                      look up";
+        return unsupported(feature, reason);
     }
     if !config.multi_hot.sizes.counts()?.is_empty() {
         return unsupported("exporting multi_hot.sizes to ONNX".to_owned(), "its ids are drawn");
@@ -195,6 +260,8 @@ struct Model<'a> {
     layout: &'a Layout,
     number: usize,
     prefix: String,
+    /// Of tables of raw ids: what their initial values are, and the ids that they hold.
+    of_ids: Vec<Option<(HashedTable, Vec<(u64, u64)>)>>,
 }
 
 /// The layers, behind the columns.
@@ -243,12 +310,20 @@ impl Network<'_> {
     /// The pooled vectors of a table.
     fn pooled(&mut self, model: &Model<'_>, table: usize) -> String {
         let layout = &model.layout.tables[table];
-        let name = format!("{}table.{}.weight", model.prefix, layout.name);
+        let what = if layout.by_id { "entry" } else { "weight" };
+        let name = format!("{}table.{}.{what}", model.prefix, layout.name);
         let id = TensorId { section: Section::Tables, index: table, state: None };
         let weights = self.weights(model, id, name, &[layout.rows, layout.dim]);
         let Rows { rows, mask } = &self.columns.rows[table];
         let graph = &mut self.graph;
-        let vectors = graph.node("Gather", &[&weights, rows]);
+        let vectors = match &model.of_ids[table] {
+            Some((of_ids, held)) => {
+                let dim = self.config.model.dim;
+                let ids = hashed::IdsOf { ids: rows, axes: 1 + usize::from(mask.is_some()) };
+                hashed::vectors(graph, (of_ids, dim), &weights, held, &ids)
+            }
+            None => graph.node("Gather", &[&weights, rows]),
+        };
         let Some(mask) = mask else { return vectors };
         let (last, middle) = (graph.integers(&[2]), graph.integers(&[1]));
         let factors = graph.node("Unsqueeze", &[mask, &last]);

@@ -49,7 +49,9 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         }
         // What --auto has chosen is said once.
         let chosen = options.chosen.clone().filter(|_| index == 0);
-        let mut options = TrainOptions { appends_to_log: index > 0, chosen, ..options.clone() };
+        let warnings = options.warnings.iter().filter(|_| index == 0).cloned().collect();
+        let appends_to_log = index > 0;
+        let mut options = TrainOptions { appends_to_log, chosen, warnings, ..options.clone() };
         // To TensorBoard each folder is a run.
         let events = options.flags.tensorboard.as_mut();
         events.into_iter().for_each(|folder| folder.push(checkpoint::member_name(seed)));
@@ -64,7 +66,7 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
     }
     let members = match options.caller {
         None => checkpoint_command::open_all("--checkpoint-dir", dir, Which::Best)?,
-        Some(_) => checkpoint_command::open_finished("--checkpoint-dir", dir)?,
+        Some(_) => checkpoint_command::open_finished("--checkpoint-dir", dir, Which::Best)?,
     };
     let eval = inference::evaluate_validation(config, members.clone(), &options.registry)?;
     let of_each = members.iter().filter_map(|member| member.manifest().state.metrics);

@@ -5,7 +5,6 @@ use super::graph::{Graph, SAMPLES};
 use super::proto::{self, Elem};
 use crate::config::{Config, Ids};
 use crate::error::{Error, Result};
-use crate::run::dictionary::RunDictionary;
 use headlong_reader::DenseTransform;
 use headlong_reader::columns::{BinnedColumn, Bins, ColumnFunction};
 use headlong_reader::hashing::MISSING_ID;
@@ -33,12 +32,13 @@ pub struct Columns {
     pub first: String,
 }
 
-/// Adds the inputs. `dictionary` is that of the checkpoint, where ids are looked up in one.
+/// Adds the inputs. Where ids are looked up, `listed` has for each column those with a row of their
+/// own, and which.
 pub fn add(
     graph: &mut Graph,
     config: &Config,
     table_rows: &[u64],
-    dictionary: Option<&RunDictionary>,
+    listed: &[Vec<(u64, u64)>],
 ) -> Result<Columns> {
     let names = config.dense_names();
     let functions = functions(config)?;
@@ -60,7 +60,7 @@ pub fn add(
     let first = numbers.iter().chain(ids.iter().map(|(ids, _)| ids)).next().cloned();
     let mut rows = Vec::new();
     for (column, (ids, mask)) in ids.into_iter().enumerate() {
-        let found = rows_of(graph, config, (column, table_rows[column]), &ids, dictionary)?;
+        let found = rows_of(graph, config, (column, table_rows[column]), &ids, listed);
         // What fills up stands for no row: any one will do.
         let found = match &mask {
             Some(mask) => {
@@ -190,22 +190,22 @@ fn input_ids(graph: &mut Graph, config: &Config, column: usize) -> (String, Opti
     (ids, Some(mask))
 }
 
-/// As the reader's mapper has them.
+/// As the reader's mapper has them; of tables of raw ids, the ids.
 fn rows_of(
     graph: &mut Graph,
     config: &Config,
     (column, rows): (usize, u64),
     ids: &str,
-    dictionary: Option<&RunDictionary>,
-) -> Result<String> {
-    Ok(match (config.data.ids, dictionary) {
-        (Ids::Hash, _) => hashed(graph, ids, column, rows),
-        (Ids::Rows, _) => ids.to_owned(),
-        (Ids::Modulo, _) => modulo(graph, ids, rows),
-        (Ids::Dictionary, Some(dictionary)) => {
-            let keys: Vec<i64> =
-                dictionary.columns()[column].ids.iter().map(|&id| id as i64).collect();
-            let values: Vec<i64> = (1..=keys.len() as i64).collect();
+    listed: &[Vec<(u64, u64)>],
+) -> String {
+    match config.data.ids {
+        _ if config.is_raw(column) => ids.to_owned(),
+        Ids::Hash => hashed(graph, ids, column, rows),
+        Ids::Rows => ids.to_owned(),
+        Ids::Modulo => modulo(graph, ids, rows),
+        Ids::Dictionary | Ids::Admitted => {
+            let (keys, values): (Vec<i64>, Vec<i64>) =
+                listed[column].iter().map(|&(id, row)| (id as i64, row as i64)).unzip();
             match keys.is_empty() {
                 true => {
                     let zero = graph.integer(0);
@@ -214,13 +214,7 @@ fn rows_of(
                 false => graph.look_up(ids, &keys, &values),
             }
         }
-        (Ids::Dictionary | Ids::Admitted, _) => {
-            return Err(Error::Unsupported {
-                feature: "exporting data.ids = \"admitted\" to ONNX".to_owned(),
-                reason: "its ids are not listed; train with \"dictionary\" or \"hash\"".to_owned(),
-            });
-        }
-    })
+    }
 }
 
 /// As [`headlong_reader::hashing::hashed_row`].
@@ -251,7 +245,7 @@ fn hashed(graph: &mut Graph, ids: &str, column: usize, rows: u64) -> String {
     upper(graph, &product)
 }
 
-fn shift_right(graph: &mut Graph, bits: &str, by: &str) -> String {
+pub(super) fn shift_right(graph: &mut Graph, bits: &str, by: &str) -> String {
     graph.node_with("BitShift", &[bits, by], vec![proto::string("direction", "RIGHT")])
 }
 

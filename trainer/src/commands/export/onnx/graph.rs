@@ -106,6 +106,12 @@ impl Graph {
         self.constant(Elem::U64, &[], &value.to_le_bytes())
     }
 
+    /// Numbers without a sign, in one row.
+    pub fn all_unsigned(&mut self, values: &[u64]) -> String {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constant(Elem::U64, &[values.len() as u64], &bytes)
+    }
+
     /// One number of double precision.
     pub fn double(&mut self, value: f64) -> String {
         self.constant(Elem::F64, &[], &value.to_le_bytes())
