@@ -31,7 +31,7 @@ def frame(data: Any) -> Frame:
     if isinstance(data, Frame):
         return data
     if isinstance(data, dict):
-        return Frame.of_columns({str(name): _column(values) for name, values in data.items()})
+        return Frame.of_columns({str(name): _column(name, values) for name, values in data.items()})
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(data, pandas.DataFrame):
         # An index is no column.
@@ -52,10 +52,10 @@ def frame(data: Any) -> Frame:
         )
     try:
         return Frame.of(data)
-    except Error:
-        raise
     except Exception as error:
         column = _odd_column(data)
+        if column is None and isinstance(error, Error):
+            raise
         where = "" if column is None else f", column `{column}`"
         what = f"the data frame ({type(data).__name__}){where} cannot be read: {error}"
         raise Error(what) from error
@@ -65,7 +65,7 @@ def _odd_column(data: Any) -> "str | None":
     """The first column that cannot be read by itself."""
     names = list(getattr(data, "columns", ())) if hasattr(data, "select") else []
     names = list(getattr(data, "column_names", names))
-    for name in names[:1000]:
+    for name in names if len(names) <= 1000 else []:
         try:
             Frame.of(data.select([name]))
         except Exception:
@@ -75,10 +75,11 @@ def _odd_column(data: Any) -> "str | None":
 
 def of_matrix(matrix: Any) -> Frame:
     """The columns x0, x1, … of a two-dimensional numpy array."""
-    return Frame.of_columns({f"x{at}": _column(matrix[:, at]) for at in range(matrix.shape[1])})
+    columns = {f"x{at}": matrix[:, at] for at in range(matrix.shape[1])}
+    return Frame.of_columns({name: _column(name, values) for name, values in columns.items()})
 
 
-def _column(values: Any) -> Any:
+def _column(name: str, values: Any) -> Any:
     """A column as the extension takes it: a list, or a type and its bytes."""
     if isinstance(values, array.array) and values.typecode in "df":
         return ("f8" if values.typecode == "d" else "f4", values.tobytes())
@@ -92,4 +93,8 @@ def _column(values: Any) -> Any:
         if kind is not None and values.ndim == 1 and not is_wide:
             return (kind, numpy.ascontiguousarray(values, dtype=kind).tobytes())
         return values.tolist()
-    return list(values)
+    try:
+        return list(values)
+    except TypeError:
+        found = type(values).__name__
+        raise Error(f"column `{name}`: expected a list of values, found {found}") from None

@@ -77,6 +77,8 @@ def train(
     words = ["--checkpoint-dir", os.fspath(folder), "--output-dir", os.fspath(output)]
     if config is not None:
         words += ["--config", _config_file(config, scratch.path)]
+        if "weight" in overrides:
+            overrides["data.columns.weight"] = overrides.pop("weight")
     events = _Events([callbacks] if callable(callbacks) else list(callbacks))
     words += _words(overrides)
     _headlong.train(words, train_on, validate_on, label, events.hear, progress)

@@ -53,6 +53,21 @@ class Training(unittest.TestCase):
         self.assertEqual(pickle.loads(pickle.dumps(MODEL)).predict(new), found)
         self.assertEqual(copy.deepcopy(MODEL).metrics, MODEL.metrics)
 
+    def test_a_damaged_older_checkpoint_is_passed_over_where_the_newest_is_asked_for(self):
+        with folder() as scratch:
+            settings = {"checkpoint_dir": scratch, "save_every": 20, "keep": 9}
+            model = headlong.train(data=ROWS, label="clicked", **QUICK, **settings)
+            steps = sorted(Path(scratch).glob("step-*"))
+            self.assertGreater(len(steps), 1)
+            for step in steps[:-1]:
+                Path(step, "manifest.json").write_text("{}")
+            with self.assertRaisesRegex(headlong.Error, "manifest.json"):
+                headlong.load(scratch)
+            newest = headlong.load(scratch, which="newest")
+            self.assertEqual(pickle.loads(pickle.dumps(newest)).predict(ROWS), newest.predict(ROWS))
+        with self.assertRaisesRegex(ValueError, "which: expected 'best' or 'newest'"):
+            headlong.load(model._folder, which="last")
+
     def test_several_models_are_trained_as_the_command_does(self):
         model = headlong.train(data=ROWS, label="clicked", epochs=0.5, seeds=2)
         self.assertEqual(repr(model)[:26], "<headlong.Model: 2 models,")
@@ -89,6 +104,43 @@ class Training(unittest.TestCase):
     def test_data_in_the_place_of_a_configuration_is_told(self):
         with self.assertRaisesRegex(TypeError, "config: expected a path .* found list; .*data="):
             headlong.train([ROWS], label="clicked")
+
+    def test_an_event_is_a_callbacks_own(self):
+        heard = []
+
+        def spoil(event):
+            event.clear()
+
+        def hear(event):
+            heard.append(dict(event))
+            event.clear()
+
+        model = headlong.train(data=ROWS, label="clicked", callbacks=[spoil, hear], **QUICK)
+        self.assertEqual(heard[-1]["event"], "done")
+        self.assertEqual(model.events[-1], heard[-1])
+
+    def test_warnings_are_those_of_the_line_that_has_called(self):
+        leaky = {**ROWS, "told": [2.5 * clicked for clicked in ROWS["clicked"]]}
+        with self.assertWarnsRegex(UserWarning, "`told` alone tells the label") as warned:
+            headlong.train(data=leaky, label="clicked", **QUICK)
+        self.assertEqual(warned.filename, __file__)
+        other = {**ROWS, "user": [-user for user in ROWS["user"]]}
+        for apply in (MODEL.predict, MODEL.evaluate):
+            with self.assertWarnsRegex(UserWarning, "user") as warned:
+                apply(other)
+            self.assertEqual(warned.filename, __file__)
+
+    def test_nothing_is_said_aside(self):
+        program = (
+            "import headlong, rows, warnings\n"
+            "warnings.simplefilter('ignore')\n"
+            "clicks = rows.clicks(2000)\n"
+            "clicks['told'] = [2.5 * clicked for clicked in clicks['clicked']]\n"
+            "model = headlong.train(data=clicks, label='clicked', **rows.QUICK)\n"
+            "model.evaluate({**clicks, 'user': [-1] * 2000})\n"
+        )
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "", ""))
 
     def test_an_error_in_a_callback_ends_training(self):
         def fail(event):
@@ -180,7 +232,8 @@ class Errors(unittest.TestCase):
 
     def test_what_is_wrong_is_named(self):
         self.refused(["clickd", "price"], label="clickd")
-        self.refused(["--epochs", "many"], epochs="many")
+        self.refused(["many", "'epochs <X>'"], epochs="many")
+        self.refused(["batch_size"], batch_size=-1)
         self.refused(["model.dimm", "model.dim"], **{"model.dimm": 4})
         self.refused(["absent.csv"], data="absent.csv")
         self.refused(["train.batch_size"], **{"train.batch_size": -1})
@@ -206,7 +259,9 @@ class Errors(unittest.TestCase):
         self.refused(["row 3", "user", "64 bits"], data=with_value("user", 3, 10**30))
         self.refused(["row 0", "user", "dict"], data=with_value("user", 0, {}))
         self.refused(["at least one row"], data={name: [] for name in ROWS})
-        self.refused(["length"], data={**ROWS, "short": [1]})
+        self.refused(["`short`", "4000 values", "found 1"], data={**ROWS, "short": [1]})
+        many = {f"n{at}": [1] for at in range(20_000)}
+        self.refused(["at most 10000 columns, found 20000"], data=many)
 
     def test_odd_rows_are_read_or_refused(self):
         with warnings.catch_warnings():

@@ -16,18 +16,15 @@ WHOLE = (
     "no column is left to learn from",
     "expected at most 10000 columns",
     "is there several times",
-    "has no column",
-    "there is no column",
-    "one class",
     "whole columns",
-    "held out",
-    "expected a data frame",
+    "no rows can be held out",
+    "at least one column to learn it from",
 )
 
 
 class Malformed(unittest.TestCase):
     def test_odd_frames_train_or_are_refused_by_name(self):
-        words = [sys.executable, "-B", "-X", "faulthandler", __file__]
+        words = [sys.executable, "-B", "-X", "faulthandler", __file__, "all"]
         run = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parent)
         self.assertEqual(run.returncode, 0, run.stdout[-3000:] + run.stderr[-3000:])
         trained, refused = map(int, run.stdout.split()[-2:])
@@ -171,31 +168,45 @@ def frames():
     yield [pa.table(good), pa.table({"clicked": label, "price": pa.array(["x"] * rows)})], ("price",)
 
 
+def outcome(headlong, number, data, names):
+    """Whether a frame trains, and what is wrong with how it is refused."""
+    settings = {"label": "clicked", "epochs": 1, "seeds": 1, "threads": 1, "progress": False}
+    arguments = data if isinstance(data, dict) and "data" in data else {"data": data}
+    try:
+        model = headlong.train(**arguments, **settings)
+        assert len(model.predict(arguments["data"])) > 0
+        return True, None
+    except headlong.Error as error:
+        text = str(error)
+        is_named = any(name in text for name in names) or any(one in text for one in WHOLE)
+        # An infinite number is in a row.
+        is_placed = not any("infinite" in name for name in names) or "row " in text
+        if is_named and is_placed and "mistake in Headlong" not in text:
+            return False, None
+        return False, f"frame {number}: {names} {text[:300]!r}"
+    except Exception as error:
+        return False, f"frame {number}: {names} {type(error)} {str(error)[:300]!r}"
+
+
 def main():
+    import concurrent.futures
+
     import headlong
 
-    settings = {"label": "clicked", "epochs": 1, "seeds": 1, "threads": 1, "progress": False}
-    trained = refused = 0
-    for number, (data, names) in enumerate(frames()):
-        arguments = data if isinstance(data, dict) and "data" in data else {"data": data}
-        try:
-            model = headlong.train(**arguments, **settings)
-            assert len(model.predict(arguments["data"])) > 0
-            trained += 1
-        except headlong.Error as error:
-            refused += 1
-            text = str(error)
-            is_named = any(name in text for name in names) or any(one in text for one in WHOLE)
-            if not is_named or "mistake in Headlong" in text:
-                print(f"frame {number}: {names} {text[:300]!r}")
-                sys.exit(1)
-        except Exception as error:
-            print(f"frame {number}: {names} {type(error)} {str(error)[:300]!r}")
-            sys.exit(1)
-    print(trained, refused)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        work = [pool.submit(outcome, headlong, at, *one) for at, one in enumerate(frames())]
+        outcomes = [one.result() for one in work]
+    wrong = [text for _, text in outcomes if text is not None]
+    if wrong:
+        sys.exit("\n".join(wrong))
+    trained = sum(is_trained for is_trained, _ in outcomes)
+    print(trained, len(outcomes) - trained)
 
 
 if __name__ == "__main__":
+    # Without an argument it is the test, with one the process.
+    if len(sys.argv) == 1:
+        unittest.main()
     import warnings
 
     warnings.simplefilter("ignore")

@@ -101,7 +101,7 @@ class Predictions(unittest.TestCase):
 
     def test_tables_of_raw_ids(self):
         table = [
-            {"name": "C1", "kind": "hashed", "rows": 400, "options": {"min_count": 20}},
+            {"name": "C1", "kind": "hashed", "rows": 400, "options": {"min_count": 16}},
             {"name": "C2", "kind": "hashed", "rows": 5},
         ]
         columns = {**NUMBERS, "ignored": ["seen_at"]}
@@ -194,7 +194,6 @@ class Module(unittest.TestCase):
             self.assertTrue(torch.equal(other.predict(FILMS), found))
         part = {name: values[:10] for name, values in FILMS.items()}
         self.assertTrue(torch.allclose(module.predict(part, batch_size=3), found[:10], atol=1e-6))
-        self.assertEqual(len(module.predict({name: [] for name in FILMS})), 0)
 
     def test_what_is_wrong_is_named(self):
         module = self.load()

@@ -165,6 +165,22 @@ fn ids_modulo_rows_and_vectors_side_by_side() {
     films.check("cat", &without_times(tables), &how);
 }
 
+/// Ids with and without rows; one model and several, each of which has initial values of its own.
+#[test]
+fn tables_of_raw_ids() {
+    let Some(films) = Films::new() else { return };
+    let tables = "[tables]\nrows = [400, 5, 40]\nmax_ids_per_sample = 4\npooling = \"mean\"\n\
+                  [[table]]\nname = \"C1\"\nkind = \"hashed\"\nrows = 400\n\
+                  options = { min_count = 20 }\n\
+                  [[table]]\nname = \"C2\"\nkind = \"hashed\"\nrows = 5\n\
+                  [[table]]\nname = \"C3\"\nkind = \"hashed\"\nrows = 40\n\
+                  options = { min_count = 9999 }\n";
+    for seeds in ["1", "2"] {
+        let how = ["--learning-rate", "0.1", "--seeds", seeds];
+        films.check(&format!("raw-{seeds}"), &without_times(tables), &how);
+    }
+}
+
 /// Without a bottom network; each model, and their mean.
 #[test]
 fn an_ensemble_is_one_file() {
@@ -173,15 +189,8 @@ fn an_ensemble_is_one_file() {
     films.check("ensemble", &format!("{COLUMNS}ignored = [\"*\"]\n{tables}"), &["--seeds", "3"]);
 }
 
-/// Names of columns are the format's. Weights in a file of their own are the same.
-#[test]
-fn criteos_text() {
-    let Some(python) = python(&["numpy", "onnxruntime"]) else { return };
-    let place = Place::new("rows.txt");
-    let folder = place.path("checkpoints");
-    let ids = ["--set", "data.ids=dictionary", "--set", "tables.rows=dictionary"];
-    let train = place.train().path("--checkpoint-dir", &folder).with(&ids);
-    train.with(&["--set", "data.min_count=2"]).succeeds();
+/// The validation rows as columns, whose names are the format's.
+fn columns_of_criteo(place: &Place) -> PathBuf {
     let mut columns = Map::new();
     for line in std::fs::read_to_string(&place.valid).unwrap().lines() {
         for (index, field) in line.split('\t').enumerate().skip(1) {
@@ -195,6 +204,19 @@ fn criteos_text() {
     }
     let file = place.path("columns.json");
     std::fs::write(&file, Value::Object(columns).to_string()).unwrap();
+    file
+}
+
+/// Weights in a file of their own are the same, which replaces no other file.
+#[test]
+fn criteos_text() {
+    let Some(python) = python(&["numpy", "onnxruntime"]) else { return };
+    let place = Place::new("rows.txt");
+    let folder = place.path("checkpoints");
+    let ids = ["--set", "data.ids=dictionary", "--set", "tables.rows=dictionary"];
+    let train = place.train().path("--checkpoint-dir", &folder).with(&ids);
+    train.with(&["--set", "data.min_count=2"]).succeeds();
+    let file = columns_of_criteo(&place);
     let inside = compare(&python, &place, &folder, &place.valid, &file);
     assert!(inside < 1e-6, "{inside}");
     let models = [headlong::state::checkpoint::open(&folder).unwrap()];
@@ -203,11 +225,30 @@ fn criteos_text() {
     assert!(place.path("large.onnx.data").metadata().unwrap().len() > 1000);
     let outside = difference(&python, &large, &file, &place.path("predictions.csv"));
     assert_eq!(outside, inside);
+    headlong::commands::export::onnx::export_with(&models, &large, 1000).unwrap();
+    let (mine, data) = (place.path("mine.onnx"), place.path("mine.onnx.data"));
+    std::fs::write(&data, "mine").unwrap();
+    let refused = headlong::commands::export::onnx::export_with(&models, &mine, 1000).unwrap_err();
+    assert!(refused.to_string().contains("mine.onnx.data is there"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&data).unwrap(), "mine");
+    assert!(!mine.exists());
     // And the comparison can tell.
     let other = place.path("other");
     place.train().path("--checkpoint-dir", &other).with(&ids).with(&["--seed", "2"]).succeeds();
     Run::new("checkpoint").path("export", &other).path("--output", &large).succeeds();
     assert!(difference(&python, &large, &file, &place.path("predictions.csv")) > 1e-3);
+}
+
+#[test]
+fn admitted_ids() {
+    let Some(python) = python(&["numpy", "onnxruntime"]) else { return };
+    let place = Place::new("rows.txt");
+    let folder = place.path("checkpoints");
+    let ids = ["--set", "data.ids=admitted", "--set", "data.min_count=3"];
+    place.train().path("--checkpoint-dir", &folder).with(&ids).succeeds();
+    let file = columns_of_criteo(&place);
+    let difference = compare(&python, &place, &folder, &place.valid, &file);
+    assert!(difference < 1e-6, "{difference}");
 }
 
 #[test]
@@ -218,8 +259,6 @@ fn what_a_graph_cannot_say_is_refused_by_name() {
         place.train().path("--checkpoint-dir", &folder).with(how).succeeds();
         Run::new("checkpoint").path("export", &folder).with(&["--format", "onnx"])
     };
-    let admitted = export("admitted", &["--set", "data.ids=admitted"]);
-    admitted.fails(2, &["data.ids = \"admitted\"", "ONNX", "dictionary"]);
     let rows = "1,1700000000,3\n0,1700003600,4\n".repeat(40);
     let text = format!("label,seen_at,seen_at.hour\n{rows}");
     let (data, folder) = (place.path("twice.csv"), place.path("twice"));
@@ -234,4 +273,8 @@ fn what_a_graph_cannot_say_is_refused_by_name() {
     twice.fails(2, &["column `seen_at.hour`", "ONNX", "another input"]);
     let minimum = export("minimum", &["--set", "data.dense_transform=file-minimum"]);
     minimum.fails(2, &["file-minimum", "ONNX", "whole file"]);
+    for name in ["model.pt", "model"] {
+        let unknown = Run::new("checkpoint").path("export", &folder);
+        unknown.path("--output", &place.path(name)).fails(2, &[name, ".onnx", "--format"]);
+    }
 }

@@ -29,12 +29,17 @@ pub struct Rows {
 /// # Errors
 /// Those of the command.
 pub fn train(words: &[OsString], rows: Rows, registry: &Registry, caller: Caller) -> Result<()> {
-    let whole = ["headlong", "train"].map(OsString::from);
-    let parsed = Cli::try_parse_from(whole.iter().chain(words));
+    let names = |flag: &str| words.iter().any(|word| word.to_string_lossy().starts_with(flag));
+    // What is chosen needs files, whose place is taken by those that come besides the flags.
+    let chosen: &[&str] = match names("--config") || names("--preset") {
+        true => &["headlong", "train"],
+        false => &["headlong", "train", "--auto", "--data", "data"],
+    };
+    let whole = chosen.iter().map(OsString::from).chain(words.iter().cloned());
+    let parsed = Cli::try_parse_from(whole);
     let Some(Command::Train(mut arguments)) = parsed.map_err(usage)?.command else {
         return Err(Error::Usage("expected flags of `headlong train`".to_owned()));
     };
-    arguments.auto = arguments.config.is_none() && arguments.preset.is_none();
     arguments.is_called = true;
     let Rows { data, valid, label } = rows;
     if label.is_some() && !arguments.auto {

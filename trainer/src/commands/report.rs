@@ -169,7 +169,7 @@ fn checkpoints(
         !members(place).is_empty() || steps(place).is_ok_and(|steps| !steps.is_empty())
     };
     match (places.find(has_some), configured) {
-        (Some(place), _) => checkpoint_command::open_finished("RUN_DIR", place)
+        (Some(place), _) => checkpoint_command::open_finished("RUN_DIR", place, Which::Best)
             .map_err(|error| format!("The run's checkpoint cannot be used: {}.", chain(&error))),
         (None, None) => {
             Err("The run has kept no checkpoint (--checkpoint-dir): calibration, lift \
