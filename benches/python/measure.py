@@ -149,8 +149,8 @@ class Measure:
             for cache in ("off", "auto"):
                 most, least = (self.by_frame(kind, file, cache) for file in (large, small))
                 more, size = most["more"] - least["more"], most["size"] - least["size"]
-                print(f'memory above a frame of {kind} of {size / 1e6:.0f} MB, data.cache = "{cache}": '
-                      f"{more / 1e6:.1f} MB, {100 * more / size:.1f} % of it")
+                print(f"memory above a frame of {kind} of {size / 1e6:.0f} MB, data.cache = "
+                      f'"{cache}": {more / 1e6:.1f} MB, {100 * more / size:.1f} % of it')
 
 
 def installed(wheel, folder):
@@ -170,7 +170,7 @@ def installed(wheel, folder):
 
 def import_time(python):
     """Milliseconds that an import takes, the median of 20."""
-    program = "import time; t = time.perf_counter(); import headlong; print(time.perf_counter() - t)"
+    program = "from time import *; t = perf_counter(); import headlong; print(perf_counter() - t)"
     return statistics.median(1000 * float(run([python, "-c", program])) for _ in range(20))
 
 

@@ -5,7 +5,7 @@
 >>> model.predict(new_clicks)
 
 Everything is decided as the command ``headlong train --auto`` decides it; ``headlong.sklearn`` has
-a classifier for scikit-learn.
+a classifier for scikit-learn, ``headlong.torch`` modules of PyTorch.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

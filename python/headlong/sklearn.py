@@ -144,8 +144,11 @@ def _weights(sample_weight: Any, rows: int) -> "np.ndarray[Any, Any]":
     if len(bad):
         found = weights[bad[0]]
         raise ValueError(
-            f"sample_weight: row {bad[0]}: expected a finite number that is 0 or more, found {found}"
+            f"sample_weight: row {bad[0]}: expected a finite number that is 0 or more, found "
+            f"{found}"
         )
+    if not weights.any():
+        raise ValueError("sample_weight: all weights are zero: no row would count")
     return weights
 
 

@@ -63,7 +63,7 @@ class _Predictor(nn.Module):
         with torch.no_grad():
             for part in rows.parts(batch_size):
                 logits = self(*(tensor.to(device) for tensor in part))
-                found.append(logits.double().sigmoid().float().cpu())
+                found.append(logits.cpu().double().sigmoid().float())
         return torch.cat(found)
 
 

@@ -121,9 +121,10 @@ class Predictions(unittest.TestCase):
             for _ in range(ROWS):
                 first = draw.randrange(40)
                 fields = [str(int(draw.random() < (0.7 if first % 2 else 0.2)))]
-                fields += [str(draw.randrange(-2, 90)) if draw.random() < 0.8 else "" for _ in range(13)]
+                numbers = [str(draw.randrange(-2, 90)) for _ in range(13)]
                 ids = [first] + [int(400 * draw.random() ** 3) for _ in range(25)]
-                fields += [f"{one * 2654435769 % 2**32:08x}" if draw.random() < 0.9 else "" for one in ids]
+                ids = [f"{one * 2654435769 % 2**32:08x}" for one in ids]
+                fields += [one if draw.random() < 0.9 else "" for one in numbers + ids]
                 lines.append("\t".join(fields))
             file.write_text("\n".join(lines) + "\n")
             for ids in ("admitted", "dictionary"):
@@ -170,7 +171,8 @@ class Module(unittest.TestCase):
     def test_it_is_trained_further(self):
         module, labels = self.load(), torch.tensor(FILMS["watched"]).float()
         inputs = module.inputs(FILMS)
-        self.assertEqual([tuple(one.shape) for one in inputs], [(ROWS, 2), (ROWS,), (ROWS, 3), (ROWS,)])
+        shapes = [tuple(one.shape) for one in inputs]
+        self.assertEqual(shapes, [(ROWS, 2), (ROWS,), (ROWS, 3), (ROWS,)])
         optimizer = torch.optim.Adagrad(module.parameters(), lr=0.02)
         losses = []
         for _ in range(8):

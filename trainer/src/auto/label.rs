@@ -142,7 +142,7 @@ pub(super) fn weight_of(look: &Look, label: usize, asked: &str) -> Result<(usize
             }
             None => refuse(format!(
                 "column `{asked}`: expected numbers of 0 or more, and {} of {} fields are none",
-                column.forms.words + column.forms.times,
+                column.forms.words + column.forms.times + column.forms.infinite,
                 column.present
             )),
         },
