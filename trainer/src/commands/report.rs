@@ -11,7 +11,7 @@ mod rows;
 mod settings;
 
 use crate::Registry;
-use crate::commands::checkpoint as checkpoint_command;
+use crate::commands::checkpoint::{self as checkpoint_command, Which};
 use crate::commands::files::CommandFiles;
 use crate::commands::tune;
 use crate::error::{Error, Result, chain};

@@ -275,7 +275,7 @@ mod tests {
 
     fn rows() -> Rows {
         let state = ReaderState {
-            schema: headlong_reader::Schema { num_dense: 2, num_sparse: 2 },
+            schema: headlong_reader::Schema { num_dense: 2, num_sparse: 2, labelled: true },
             position: headlong_reader::Position::default(),
             progress: headlong_reader::Progress::default(),
             wait_time: std::time::Duration::ZERO,
