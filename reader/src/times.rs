@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// What a point in time looks like, for messages.
 pub(crate) const EXPECTED: &str = "a time such as 2024-03-07 13:05:22, or whole seconds since 1970";
-/// Integers of 9 to 11 digits are seconds since 1970; three digits more are thousandths of them, six
-/// millionths, nine billionths. Smaller ones would be counts.
+/// Integers of 9 to 11 digits are seconds since 1970; three digits more are thousandths of them,
+/// six millionths, nine billionths. Smaller ones would be counts.
 const SECONDS: std::ops::Range<i64> = 100_000_000..100_000_000_000;
 /// Integers of 8 digits are dates, such as 20240307.
 const DATES: std::ops::Range<i64> = 10_000_000..100_000_000;

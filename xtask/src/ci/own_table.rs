@@ -69,8 +69,8 @@ pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
     }
 }
 
-/// Gives the crates that both need the settings and features of the workspace's build. The program's
-/// own crate is built once more, at a lower level: what computes is optimised as always.
+/// Gives the crates that both need the settings and features of the workspace's build. The
+/// program's own crate is built once more, at a lower level: what computes is optimised as always.
 fn reuse_what_is_built(root: &Path, folder: &Path) -> Result<()> {
     let settings = root.join(".cargo/config.toml");
     let settings = fs::read_to_string(&settings).at(&settings)?;
