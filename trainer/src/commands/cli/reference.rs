@@ -93,13 +93,14 @@ fn takes(key: &Key) -> Option<String> {
     if is_taken("no-such-word") {
         return Some("text".to_owned());
     }
-    let kinds = [
-        ("true", "true or false"),
-        ("3.5", "a number"),
-        ("3", "a whole number"),
-        ("[\"a\"]", "a list of words"),
+    let kinds: [(&[&str], &str); 5] = [
+        (&["true", "auto"], "true, false or \"auto\""),
+        (&["true"], "true or false"),
+        (&["3.5"], "a number"),
+        (&["3"], "a whole number"),
+        (&["[\"a\"]"], "a list of words"),
     ];
-    let kind = kinds.iter().find(|(text, _)| is_taken(text));
+    let kind = kinds.iter().find(|(texts, _)| texts.iter().all(|text| is_taken(text)));
     kind.map(|(_, kind)| (*kind).to_owned())
 }
 
@@ -137,8 +138,7 @@ mod tests {
         assert!(prose.map(|line| line.chars().count()).all(|width| width <= COLUMNS));
     }
 
-    /// What a file may set, the page has: serialised, the defaults name each key that is set, and
-    /// the list of keys those that are not.
+    /// A key that is in neither list is refused in a file, so the page has all that a file may set.
     #[test]
     fn every_key_has_its_place_and_says_what_it_takes() {
         let page = page(Page::Configuration);
@@ -150,6 +150,7 @@ mod tests {
             ("train.batch_size", "Takes a whole number, 1 to 1073741824. Default: `2048`."),
             ("train.learning_rate", "Takes a number. Default: `"),
             ("synthetic.gzip", "Takes true or false. Default: `false`."),
+            ("optimizer.dense.sharded", "Takes true, false or \"auto\". Default: `false`."),
             ("data.train", "Takes a list of words. Default: `[]`."),
             ("checkpoint.dir", "Takes text. Not set by default."),
             ("train.sum_blocks", "Not set by default."),

@@ -97,10 +97,16 @@ pub fn follow_all(workshop: &Workshop) -> Result<Outcome> {
     if !faults.is_empty() {
         return Ok(Outcome::Failed(faults.join("; ")));
     }
+    let mut remark = format!("{commands} commands of {} pages", PAGES.len());
     if machine.sample.is_none() {
-        skips.push(format!("{SAMPLE} is absent, and a part of a tutorial needs it"));
+        let reason = format!("{SAMPLE} is absent, which one command needs");
+        match workshop.required.forbids(&reason) {
+            Some(_) => skips.push(reason),
+            // All pages were followed: that one is said to have been left out, no more.
+            None => remark += &format!(" ({reason})"),
+        }
     }
-    let passed = Outcome::Passed(format!("{commands} commands of {} pages", PAGES.len()));
+    let passed = Outcome::Passed(remark);
     Ok(skips.into_iter().map(Outcome::Skipped).fold(passed, Outcome::and))
 }
 
