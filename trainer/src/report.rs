@@ -324,14 +324,14 @@ impl Reporter {
         }
     }
 
-    /// Writes to TensorBoard's event file. Where that fails, training goes on without, and says so.
+    /// Writes to TensorBoard's event file. Where that fails, training continues without, and says so.
     fn show(&mut self, write: impl FnOnce(&mut EventFile) -> Result<()>) -> Result<()> {
         match self.tensorboard.as_mut().map_or(Ok(()), write) {
             Ok(()) => Ok(()),
             Err(error) => {
                 self.tensorboard = None;
                 let message = format!(
-                    "TensorBoard gets nothing more of this run, which goes on: {}",
+                    "TensorBoard gets nothing more of this run, which continues: {}",
                     chain(&error)
                 );
                 self.warning(&message, Map::new())

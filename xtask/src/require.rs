@@ -25,6 +25,9 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "book", words: &["mdbook"] },
     // PyTorch for its modules: Debian's, since PyPI's has gigabytes.
     Requirement { name: "torch", words: &["the modules need"] },
+    // What shows a page, and what reads event files.
+    Requirement { name: "chromium", words: &["chromium"] },
+    Requirement { name: "tensorboard", words: &["tensorboard"] },
     Requirement { name: "mpirun", words: &["mpirun"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },

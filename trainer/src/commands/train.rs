@@ -23,7 +23,6 @@ use crate::data::{self, Reads};
 use crate::error::{Error, Result, signal_name};
 use crate::iteration::arithmetic::Ceiling;
 use crate::iteration::job::{Busy, Job};
-use crate::iteration::trace::Record;
 use crate::plan::{Plan, evaluation};
 use crate::report::mllog::MlLog;
 use crate::report::output::write_file;
@@ -107,8 +106,7 @@ fn run_with(
     }
     refuse_what_cannot_fit(job, options, reporter)?;
     let stop = caller::stop_request(options)?;
-    let mllog = open_mllog(job, options, resumed)?;
-    history::open_tensorboard(job, options, resumed, reporter)?;
+    let mllog = milestones::open_logs(job, options, resumed, reporter)?;
     let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
     let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
     prepared.share_machine(job.processes_here(), job.evaluating_here());
@@ -126,20 +124,11 @@ fn run_with(
             placement,
             start: Start::new(resumed, init_from.as_ref()),
             may_differ: options.flags.data_changed,
-            record: Record {
-                times: options.flags.time,
-                spans: options.flags.trace.is_some(),
-                // What a report says of stages: devices would be measured more than they run.
-                sampled: config.run.device != DeviceChoice::Cuda,
-            },
+            record: history::record(config, options),
             registry: &options.registry,
         },
     )?;
-    if job.leads() {
-        let at = At { step: session.steps(), samples: session.samples() };
-        let appends = resumed.is_some() || options.appends_to_log;
-        reporter.keep_history(&config.run.output_dir, appends, at);
-    }
+    history::keep(job, options, resumed.is_some(), &session, reporter);
     announce(config, options, &prepared, &plan, &session, reporter)?;
     options.warnings.iter().try_for_each(|warning| reporter.warning(warning, Map::new()))?;
     let rows = prepared.train_rows;
@@ -292,17 +281,6 @@ fn announce(
         data: prepared.summary(session.valid_samples()),
         seed: config.train.seed,
     })
-}
-
-/// The log of MLPerf's form, where one is asked for: its first lines come before anything is read.
-fn open_mllog(
-    job: &Job,
-    options: &TrainOptions,
-    resumed: Option<&Checkpoint>,
-) -> Result<Option<MlLog>> {
-    let path = options.flags.mllog.as_ref().filter(|_| job.leads());
-    let step = resumed.map(|checkpoint| checkpoint.manifest().state.step);
-    path.map(|path| MlLog::open(path, &job.config, step)).transpose()
 }
 
 /// Rows of the training files; counted where they are not known and somebody needs them: for parts

@@ -2,7 +2,7 @@
 //! run needs them (`headlong report`), kept by every run.
 //!
 //! Its size is bounded, however long the run: from some thousand on, neighbouring `step` events are
-//! merged into one, first two, then four and so on, and evaluations are left out likewise. Nobody
+//! merged into one, first two, then four and so on, and evaluations are left out likewise. No user
 //! has asked for it, so no run ends because it cannot be written.
 
 pub mod read;

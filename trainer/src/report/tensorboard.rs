@@ -188,6 +188,8 @@ fn crc32c(data: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{JsonLog, LogTarget, Reporter};
+    use std::time::Instant;
 
     /// RFC 3720, B.4, and what TensorFlow itself writes at the head of its files.
     #[test]
@@ -200,6 +202,31 @@ mod tests {
         assert_eq!(framed[..12], [0x18, 0, 0, 0, 0, 0, 0, 0, 0xa3, 0x7f, 0x4b, 0x22]);
         assert_eq!(framed.len(), 40);
         assert_eq!(framed[36..], masked(crc32c(&[7; 24])).to_le_bytes());
+    }
+
+    /// A full disk: said once, in the log, too, and the run continues.
+    #[test]
+    fn what_cannot_be_written_is_said_and_ends_no_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log.json");
+        let target = LogTarget::File(log.clone());
+        let log_file = JsonLog::open(&target, false, Instant::now()).unwrap();
+        let mut reporter = Reporter::quiet(Some(log_file));
+        let path = PathBuf::from("/dev/full");
+        let file = File::options().write(true).open(&path).unwrap();
+        reporter.write_tensorboard(EventFile { file, path });
+        let (learning_rate, samples_per_s, data_wait_share, eval_share) = (0.1, 1.0, 0.0, 0.0);
+        let scaling = None;
+        let step =
+            Step { loss: 0.5, learning_rate, samples_per_s, data_wait_share, eval_share, scaling };
+        for number in 1..=3 {
+            reporter.step(At { step: number, samples: number }, &step).unwrap();
+        }
+        let text = std::fs::read_to_string(log).unwrap();
+        let warnings: Vec<&str> =
+            text.lines().filter(|line| line.contains("\"event\":\"warning\"")).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains("/dev/full"), "{text}");
+        assert_eq!(text.lines().filter(|line| line.contains("\"loss\":0.5")).count(), 3);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 270.0;
 const TOP: f64 = 10.0;
-const RIGHT: f64 = 16.0;
-const BOTTOM: f64 = 44.0;
+const RIGHT: f64 = 30.0;
+const BOTTOM: f64 = 46.0;
 /// Width of a letter of the axes' numbers, of most fonts at most.
 const LETTER: f64 = 8.4;
 /// More points than the picture is wide are not seen: of so many the highest and lowest are drawn.
@@ -184,7 +184,7 @@ impl Frame {
     fn write_grid(&self, text: &mut String, named: &[String], below: &[String]) {
         let bottom = HEIGHT - BOTTOM;
         for (&tick, label) in self.across.ticks.iter().zip(below) {
-            svg::upright(text, self.x(tick), [TOP, bottom], bottom + 17.0, label);
+            svg::upright(text, self.x(tick), [TOP, bottom], bottom + 19.0, label);
         }
         for (&tick, label) in self.up.ticks.iter().zip(named) {
             let y = self.y(tick);

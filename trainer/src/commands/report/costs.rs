@@ -48,9 +48,9 @@ fn time(model: &Model) -> String {
     if model.processes.len() > 1 {
         whose += ", of the process that trained last";
     }
-    let card = |heading: &str, legend: &str, listed: &[Bar]| {
+    let panel = |heading: &str, legend: &str, listed: &[Bar]| {
         let legend = paragraph("legend", legend);
-        format!("<div class=\"card\"><h3>{heading}</h3>\n{legend}{}</div>\n", bars(listed))
+        format!("<div class=\"panel\"><h3>{heading}</h3>\n{legend}{}</div>\n", bars(listed))
     };
     let stages = match times.stages.is_empty() {
         true => String::new(),
@@ -59,10 +59,10 @@ fn time(model: &Model) -> String {
                 1 => "rank 0, all steps and evaluations".to_owned(),
                 every => format!("rank 0, one step in {every}; evaluations left out"),
             };
-            card("Stages", &legend, &stages(times))
+            panel("Stages", &legend, &stages(times))
         }
     };
-    format!("<div class=\"grid\">\n{}{stages}</div>\n", card("Wall time", &whose, &parts))
+    format!("<div class=\"grid\">\n{}{stages}</div>\n", panel("Wall time", &whose, &parts))
 }
 
 /// Seconds of training steps alone.
@@ -97,7 +97,14 @@ fn memory(model: &Model) -> String {
         return paragraph("missing", "The history has no plan of memory.");
     };
     let of_rank = number(&plan["bytes_per_rank"]);
-    let name = |key: &str| key.trim_end_matches("_bytes").replace('_', " ");
+    let name = |key: &str| match key {
+        "table_weight_bytes" => "table weights".to_owned(),
+        "table_state_bytes" => "optimiser state of tables".to_owned(),
+        "dense_bytes" => "dense network".to_owned(),
+        "activation_bytes" => "activations".to_owned(),
+        "other_bytes" => "the program itself".to_owned(),
+        other => other.trim_end_matches("_bytes").replace('_', " "),
+    };
     let mut listed: Vec<(String, f64)> = parts
         .iter()
         .filter_map(|(key, value)| Some((name(key), value.as_f64().filter(|bytes| *bytes > 0.0)?)))
@@ -116,7 +123,7 @@ fn memory(model: &Model) -> String {
     let ranks = number(&plan["ranks"]);
     let whose = if ranks > 1.0 { " for each rank" } else { "" };
     let legend = format!("planned{whose}: {}", bytes(of_rank as u64));
-    format!("<div class=\"card\">\n{}{}</div>\n", paragraph("legend", &legend), bars(&listed))
+    format!("<div class=\"panel\">\n{}{}</div>\n", paragraph("legend", &legend), bars(&listed))
         + &tables(plan)
 }
 
@@ -161,12 +168,14 @@ fn planned(model: &Model) -> String {
     row("samples a second", known("predicted_samples_per_s"), per_s, |rate| count(rate as u64));
     let as_bytes = |value: f64| bytes(value as u64);
     let memory = known("bytes_per_rank");
-    row("memory of a rank", memory, None, as_bytes);
-    let here = memory.zip(known("ranks_here")).map(|(bytes, ranks)| bytes * ranks);
-    row("memory on this machine", here, None, as_bytes);
-    let peak = Some(done.done.peak_rss_bytes as f64);
     let single = memory.filter(|_| known("ranks") == Some(1.0));
-    row("peak memory of this process", single, peak, as_bytes);
+    if single.is_none() {
+        row("memory of a rank", memory, None, as_bytes);
+        let here = memory.zip(known("ranks_here")).map(|(bytes, ranks)| bytes * ranks);
+        row("memory on this machine", here, None, as_bytes);
+    }
+    let peak = Some(done.done.peak_rss_bytes as f64);
+    row("peak memory of the process", single, peak, as_bytes);
     for (name, key) in [("intra-node", "intra_node"), ("inter-node", "inter_node")] {
         let planned = &plan["exchange_bytes_per_step"][key];
         let planned = number(&planned["forward"]) + number(&planned["backward"]);
@@ -182,7 +191,8 @@ fn planned(model: &Model) -> String {
     let note = "The step is without evaluations, checkpoints and waiting for data; its plan is an \
                 estimate for f32 in which nothing overlaps. The memory planned is what training \
                 may need at most.";
-    format!("<div class=\"card\">\n{}</div>\n", table(&head, &rows)) + &paragraph("note", note)
+    let panel = format!("<div class=\"panel tight\">\n{}</div>\n", table(&head, &rows));
+    panel + &paragraph("note", note)
 }
 
 /// Microseconds of a step, and samples a second, of the process that trained last.

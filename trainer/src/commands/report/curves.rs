@@ -20,7 +20,6 @@ pub fn charts(kept: &Kept) -> String {
     let charts = [
         loss(models),
         chart("AUC", "of the validation data", of_evaluations(models, |of| of.auc)),
-        chart("Normalised entropy", "of the validation data", of_evaluations(models, |of| of.ne)),
         Chart {
             y: Axis { label: "samples a second", numbers: Numbers::Count, from_zero: true },
             note: rate_note.to_owned(),

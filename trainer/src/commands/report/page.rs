@@ -25,7 +25,7 @@ impl Report<'_> {
         let name = escape(self.name);
         let sections = [
             section("Learning curves", &curves::charts(self.kept)),
-            quality::sections(self),
+            quality::sections(&self.rows),
             costs::sections(self.kept),
             settings::sections(self.kept),
         ];
@@ -128,7 +128,7 @@ fn outcome(kept: &Kept) -> String {
         .iter()
         .map(|model| match &model.done {
             Some(done) => done.done.reason.clone(),
-            None => "not ended: it goes on, was killed or has failed".to_owned(),
+            None => "not ended: it continues, was killed or has failed".to_owned(),
         })
         .collect();
     said.dedup();

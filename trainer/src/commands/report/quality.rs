@@ -3,7 +3,6 @@
 
 use super::chart::{Axis, Chart, Curve, Numbers};
 use super::html::{Bar, bars, details, paragraph, section, table};
-use super::page::Report;
 use super::rows::{Found, Importance};
 use crate::commands::slices::Tenth;
 use crate::report::{count, some};
@@ -12,8 +11,8 @@ use crate::report::{count, some};
 const MOST_BARS: usize = 20;
 
 /// The sections, or why there are none.
-pub fn sections(report: &Report<'_>) -> String {
-    let found = match &report.rows {
+pub fn sections(rows: &Result<Found, String>) -> String {
+    let found = match rows {
         Ok(found) => found,
         Err(why) => {
             let missing = paragraph("missing", why);
@@ -84,7 +83,7 @@ fn calibration_and_lift(found: &Found) -> String {
         }],
         has_diagonal: true,
     };
-    let lift = format!("<div class=\"card\"><h3>Lift</h3>\n{}</div>\n", lift(found));
+    let lift = format!("<div class=\"panel\"><h3>Lift</h3>\n{}</div>\n", lift(found));
     let rows = paragraph("lead", &whose(found));
     format!(
         "{rows}<div class=\"grid\">\n{}{}{lift}</div>\n",
@@ -185,7 +184,7 @@ fn importance(found: &Found) -> String {
     let note = "By how much the AUC falls when the values of one column are shuffled among these \
                 rows and all else stays. Of columns that say the same, each seems worth little.";
     let every = format!("All {}, with log loss", some(found.importance.len(), "column"));
-    format!("<div class=\"card\">\n{}", paragraph("legend", note))
+    format!("<div class=\"panel\">\n{}", paragraph("legend", note))
         + &bars(&listed)
         + "</div>\n"
         + &details(&every, &table(&["column", "kind", "AUC lost", "log loss gained"], &rows))

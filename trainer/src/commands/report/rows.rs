@@ -116,9 +116,9 @@ fn columns(config: &Config) -> Vec<Column> {
     let times = config.times();
     let num_parts: usize = times.iter().map(|time| time.parts.len()).sum();
     let first_bin = config.data.num_sparse - num_binned;
-    let mut binned = config.column.iter().filter(|entry| entry.bins.is_some()).zip(first_bin..);
+    let binned = config.column.iter().filter(|entry| entry.bins.is_some());
     let bins: Vec<(&str, usize)> =
-        binned.by_ref().map(|(entry, table)| (&*entry.name, table)).collect();
+        binned.zip(first_bin..).map(|(entry, table)| (&*entry.name, table)).collect();
     for (index, name) in config.dense_names().into_iter().enumerate() {
         let tables = bins.iter().filter(|(of, _)| *of == name).map(|&(_, table)| table).collect();
         columns.push(Column { name, kind: "dense", dense: Some(index), tables });
@@ -178,7 +178,7 @@ impl Rows {
         let random = CounterRng::new(SEED, 0);
         for last in (1..places.len()).rev() {
             let bits = u64::from(random.bits(last as u64)[0]);
-            places.swap(last, (bits * (last as u64 + 1) >> 32) as usize);
+            places.swap(last, ((bits * (last as u64 + 1)) >> 32) as usize);
         }
         places
     }
@@ -275,7 +275,7 @@ mod tests {
 
     fn rows() -> Rows {
         let state = ReaderState {
-            schema: headlong_reader::Schema { num_dense: 2, num_sparse: 2, labelled: true },
+            schema: headlong_reader::Schema { labelled: true, num_dense: 2, num_sparse: 2 },
             position: headlong_reader::Position::default(),
             progress: headlong_reader::Progress::default(),
             wait_time: std::time::Duration::ZERO,

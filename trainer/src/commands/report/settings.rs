@@ -30,7 +30,7 @@ pub fn sections(kept: &Kept) -> String {
 /// A table of text, all of it to the left.
 fn words(rows: &[Vec<String>]) -> String {
     let width = rows.first().map_or(0, Vec::len);
-    format!("<div class=\"card words\">{}</div>\n", table(&vec![""; width], rows))
+    format!("<div class=\"panel words\">{}</div>\n", table(&vec![""; width], rows))
 }
 
 fn facts(kept: &Kept, model: &Model) -> Vec<Vec<String>> {

@@ -2,11 +2,13 @@
 
 use super::Run;
 use crate::commands::train_arguments::TrainOptions;
+use crate::config::{Config, DeviceChoice};
 use crate::error::Result;
 use crate::iteration::job::Job;
-use crate::iteration::trace::{SAMPLED_EVERY, Total};
+use crate::iteration::trace::{Record, SAMPLED_EVERY, Total};
 use crate::report::tensorboard::EventFile;
-use crate::report::{Reporter, StageTime, Times};
+use crate::report::{At, Reporter, StageTime, Times};
+use crate::run::session::Session;
 use crate::state::checkpoint::Checkpoint;
 
 /// Begins the event file that TensorBoard reads, where one is asked for: a folder that cannot be
@@ -23,6 +25,31 @@ pub(super) fn open_tensorboard(
     let step = resumed.map(|checkpoint| checkpoint.manifest().state.step);
     reporter.write_tensorboard(EventFile::create(folder, step)?);
     Ok(())
+}
+
+/// What is recorded of stages.
+pub(super) fn record(config: &Config, options: &TrainOptions) -> Record {
+    Record {
+        times: options.flags.time,
+        spans: options.flags.trace.is_some(),
+        // What a report says of stages. On a device it would cost more than it says.
+        sampled: config.run.device != DeviceChoice::Cuda,
+    }
+}
+
+/// From now on keeps the history of the run.
+pub(super) fn keep(
+    job: &Job,
+    options: &TrainOptions,
+    is_resumed: bool,
+    session: &Session,
+    reporter: &mut Reporter,
+) {
+    if job.leads() {
+        let at = At { step: session.steps(), samples: session.samples() };
+        let appends = is_resumed || options.appends_to_log;
+        reporter.keep_history(&job.config.run.output_dir, appends, at);
+    }
 }
 
 impl Run<'_> {

@@ -1,10 +1,27 @@
 //! What of a run goes into a log of MLPerf's form ([`crate::report::mllog`]).
 
-use super::Run;
+use super::{Run, history};
+use crate::commands::train_arguments::TrainOptions;
 use crate::config::EvalEvery;
 use crate::error::Result;
-use crate::report::mllog::Place;
-use crate::report::{At, Eval};
+use crate::iteration::job::Job;
+use crate::report::mllog::{MlLog, Place};
+use crate::report::{At, Eval, Reporter};
+use crate::state::checkpoint::Checkpoint;
+
+/// Begins the logs that are asked for besides the JSON log: that of MLPerf's form, whose first lines
+/// come before anything is read, and TensorBoard's.
+pub(super) fn open_logs(
+    job: &Job,
+    options: &TrainOptions,
+    resumed: Option<&Checkpoint>,
+    reporter: &mut Reporter,
+) -> Result<Option<MlLog>> {
+    history::open_tensorboard(job, options, resumed, reporter)?;
+    let path = options.flags.mllog.as_ref().filter(|_| job.leads());
+    let step = resumed.map(|checkpoint| checkpoint.manifest().state.step);
+    path.map(|path| MlLog::open(path, &job.config, step)).transpose()
+}
 
 impl Run<'_> {
     /// Before the first step.

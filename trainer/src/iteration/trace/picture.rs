@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_picture_shows_the_last_whole_step_of_every_rank() {
-        let mut recorder = Recorder::new(Record { times: false, sampled: false, spans: true });
+        let mut recorder = Recorder::new(Record { spans: true, ..Record::default() });
         for step in 0..3 {
             for (name, lane) in [("pool", Lane::Sparse), ("top_forward", Lane::Dense)] {
                 recorder.spans.push(Span {

@@ -35,7 +35,7 @@ pub struct Model {
     pub steps: Vec<StepAt>,
     pub evals: Vec<EvalAt>,
     pub warnings: Vec<String>,
-    /// None of a run that goes on, was killed or has failed.
+    /// None of a run that continues, was killed or has failed.
     pub done: Option<DoneAt>,
     pub times: Option<Times>,
     /// Seconds of the process that trained last, as far as its events tell.
@@ -227,8 +227,8 @@ impl Place<'_> {
     fn damaged(&self, what: &str) -> Error {
         let (path, line) = (self.path.display(), self.line);
         let message = format!(
-            "{path}: line {line}: not a line of a run's history ({what}); `headlong train` with \
-             the same --output-dir writes it anew"
+            "{path}: line {line}: not a line of a run's history ({what}); a new run \
+             with this --output-dir replaces it"
         );
         Error::config("RUN_DIR", message)
     }

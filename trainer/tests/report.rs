@@ -1,0 +1,265 @@
+//! `headlong report`: what the page says is what `eval` says, of every kind of run, and where
+//! something is gone it says that; a browser shows it without an error and loads nothing.
+
+#![cfg(test)]
+
+use crate::run_support::{Place, Run, events};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+/// A run with four evaluations and a checkpoint.
+fn train(place: &Place) -> Run {
+    let train = place.train().path("--valid", &place.valid).with(&["--eval-every", "0.25"]);
+    train.path("--checkpoint-dir", &place.path("checkpoints"))
+}
+
+/// The page of the run in `folder`, after checking that it loads nothing.
+fn report(folder: &Path, more: &[&str]) -> String {
+    Run::new("report").with(&[folder.to_str().unwrap(), "--threads", "1"]).with(more).succeeds();
+    let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
+    for loads in
+        ["://", "src=", "url(", "@import", "<script", "<link", "<base", "<iframe", "fetch("]
+    {
+        assert!(!page.contains(loads), "{loads}");
+    }
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert!(!page.contains("NaN") && !page.contains(">inf"));
+    page
+}
+
+fn eval(place: &Place, data: &Path) -> Value {
+    let eval = Run::new("eval").path("--checkpoint", &place.path("checkpoints"));
+    serde_json::from_str(&eval.path("--data", data).with(&["--json"]).succeeds().stdout).unwrap()
+}
+
+fn number(value: &Value, digits: usize) -> String {
+    format!("{:.digits$}", value.as_f64().unwrap())
+}
+
+/// The sentence about the rows that were looked at.
+fn of_rows(eval: &Value, whose: &str) -> String {
+    let [auc, loss, ne] = ["auc", "logloss", "ne"].map(|key| number(&eval[key], 5));
+    format!("{whose}: AUC {auc}, log loss {loss}, normalised entropy {ne}.")
+}
+
+fn assert_has(page: &str, what: &str) {
+    assert!(page.contains(what), "{what} is not in {page}");
+}
+
+#[test]
+fn a_report_says_what_eval_says_of_the_same_rows() {
+    let place = Place::new("rows.txt");
+    train(&place).succeeds();
+    let output = place.path("output");
+    let page = report(&output, &[]);
+    let found = eval(&place, &place.valid);
+    let step = found["step"].as_u64().unwrap();
+    let whose = format!("checkpoint of step {step}, on all 300 rows of the validation data");
+    assert_has(&page, &of_rows(&found, &whose));
+    for key in ["auc", "logloss", "ne"] {
+        assert_has(&page, &format!("<b>{}</b>", number(&found[key], 5)));
+    }
+    assert_has(&page, &format!("Calibration {}:", number(&found["calibration"], 3)));
+    for tenth in found["tenths"].as_array().unwrap() {
+        let percent = |key: &str| 100.0 * tenth[key].as_f64().unwrap();
+        let (predicted, clicked) = (percent("mean_prediction"), percent("base_rate"));
+        let rows = &tenth["samples"];
+        assert_has(
+            &page,
+            &format!("{predicted:.2} % predicted, {clicked:.2} % clicked, {rows} rows"),
+        );
+    }
+    // The columns that decide the label matter most.
+    let importance = page.split("Column importance").nth(1).unwrap();
+    let name = |part: &str| part.split('<').next().unwrap().to_owned();
+    let mut first: Vec<String> =
+        importance.split("class=\"name\">").skip(1).take(2).map(name).collect();
+    first.sort();
+    assert_eq!(first, ["C1", "I1"]);
+    for what in ["All 39 columns", "top_forward", "26 embedding tables", "batch_size = 64"] {
+        assert_has(&page, what);
+    }
+
+    // A part of the rows is what `eval` says of that part.
+    let page = report(&output, &["--rows", "100"]);
+    let text = std::fs::read_to_string(&place.valid).unwrap();
+    let front = place.path("front.txt");
+    std::fs::write(&front, text.split_inclusive('\n').take(100).collect::<String>()).unwrap();
+    let whose = format!("checkpoint of step {step}, on the first 100 rows of the validation data");
+    assert_has(&page, &of_rows(&eval(&place, &front), &whose));
+
+    // What is gone is named, and the rest is there.
+    for (gone, said) in [
+        (place.path("checkpoints"), "checkpoints is not there any more"),
+        (place.valid.clone(), "valid.txt is not there any more"),
+    ] {
+        std::fs::rename(&gone, gone.with_extension("moved")).unwrap();
+        let page = report(&output, &[]);
+        assert_has(&page, said);
+        assert_has(&page, &format!("<b>{}</b>", number(&found["auc"], 5)));
+        assert!(!page.contains("tenth 3"));
+    }
+}
+
+#[test]
+fn a_resumed_run_counts_its_steps_once() {
+    let place = Place::new("rows.txt");
+    train(&place).with(&["--steps", "10"]).succeeds();
+    let log = place.path("log.json");
+    train(&place).with(&["--steps", "16", "--resume"]).path("--log-json", &log).succeeds();
+    let page = report(&place.path("output"), &["--rows", "0"]);
+    assert_has(&page, "resumed at step 10");
+    assert_has(&page, "<small>16 steps</small>");
+    assert_has(&page, "No rows were looked at");
+    for event in events(&log).iter().filter(|event| event["event"] == "eval") {
+        let (step, auc) = (event["step"].as_u64().unwrap(), number(&event["auc"], 5));
+        assert_has(&page, &format!("step {step}: {auc}"));
+    }
+}
+
+#[test]
+fn an_ensemble_is_reported_as_its_mean() {
+    let place = Place::new("rows.txt");
+    train(&place).with(&["--seeds", "2", "--steps", "12"]).succeeds();
+    let page = report(&place.path("output"), &[]);
+    let whose = "the mean of 2 models, on all 300 rows of the validation data";
+    let found = eval(&place, &place.valid);
+    assert_has(&page, &of_rows(&found, whose));
+    for what in ["mean of 2 models</small>", "seed 1", "seed 2", "<small>24 steps</small>"] {
+        assert_has(&page, what);
+    }
+    assert_has(&page, &format!("<b>{}</b>", number(&found["auc"], 5)));
+}
+
+/// Names of columns, folders and files are text, whatever they hold.
+#[test]
+fn what_data_are_called_is_no_markup() {
+    let place = Place::new("rows.txt");
+    let odd = "<img alt='x'>&\"\"";
+    let rows = (0..400).fold(format!("clicked,\"{odd}\"\n"), |text, row| {
+        format!("{text}{},{}\n", u8::from(row % 7 < 3), row % 7)
+    });
+    let (data, output) = (place.path("<i>.csv"), place.path("<b>run"));
+    std::fs::write(&data, rows).unwrap();
+    let train = Run::new("train").with(&["--auto", "--label", "clicked", "--threads", "1"]);
+    let train = train.path("--data", &data).path("--output-dir", &output);
+    let train = train.with(&["--holdout", "0.25", "--seeds", "1", "--epochs", "1"]);
+    train.path("--checkpoint-dir", &output.join("checkpoints")).succeeds();
+    let page = report(&output, &[]);
+    assert!(!page.contains("<img") && !page.contains("<i>") && !page.contains("<b>run"), "{page}");
+    assert_has(&page, "&lt;img alt=&#39;x&#39;&gt;&amp;&quot;");
+    assert_has(&page, "&lt;b&gt;run</h1>");
+    assert_has(&page, "rows of the validation data: AUC");
+}
+
+#[test]
+fn what_is_wrong_with_a_folder_is_named() {
+    let place = Place::new("rows.txt");
+    train(&place).with(&["--steps", "4"]).succeeds();
+    let of = |folder: &Path| Run::new("report").with(&[folder.to_str().unwrap()]);
+    of(&place.path("none")).fails(2, &["none is no folder", "--output-dir"]);
+    of(&place.path("")).fails(2, &["has no history.jsonl"]);
+    of(&place.path("checkpoints")).fails(2, &["has checkpoints", "headlong-out"]);
+    let output = place.path("output");
+    let history = output.join("history.jsonl");
+    of(&output).path("--output", &history).fails(2, &["--output", "history.jsonl"]);
+    let text = std::fs::read_to_string(&history).unwrap();
+    std::fs::write(&history, text.replacen("\"loss\":", "\"loss\":\"", 1)).unwrap();
+    of(&output).fails(2, &["history.jsonl: line 3", "replaces it"]);
+    assert!(!output.join("report.html").exists());
+}
+
+/// Nothing in the way of the history ends a run.
+#[test]
+fn a_run_that_can_keep_no_history_says_so_and_trains() {
+    let place = Place::new("rows.txt");
+    let history = place.path("output/history.jsonl");
+    std::fs::create_dir_all(&history).unwrap();
+    let ended = train(&place).with(&["--steps", "2"]).succeeds();
+    assert!(ended.stderr.contains("no history is kept for `headlong report`"), "{}", ended.stderr);
+}
+
+/// Chromium with a profile of its own, without anything that it does by itself.
+fn chromium(profile: &Path) -> Command {
+    let mut command = Command::new("chromium");
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"]);
+    command.args(["--no-first-run", "--disable-background-networking", "--disable-sync"]);
+    command.args(["--disable-component-update", "--hide-scrollbars", "--enable-logging=stderr"]);
+    command.arg(format!("--user-data-dir={}", profile.display()));
+    command
+}
+
+/// What a page has said to the console.
+fn console(stderr: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(stderr).into_owned();
+    text.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned).collect()
+}
+
+/// A picture of the page at this width, in light or dark: its file.
+fn picture(place: &Place, page: &Path, width: u32, is_dark: bool) -> PathBuf {
+    let name = format!("report-{width}-{}.png", if is_dark { "dark" } else { "light" });
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/ci/report");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (picture, network) = (folder.join(&name), place.path(&format!("{name}.json")));
+    let height = if width < 600 { 6400 } else { 4000 };
+    let mut command = chromium(&place.path(&format!("{name}.profile")));
+    command.arg(format!("--window-size={width},{height}"));
+    command.arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!is_dark)));
+    command.arg(format!("--screenshot={}", picture.display()));
+    command.arg(format!("--log-net-log={}", network.display()));
+    let output = command.arg(format!("file://{}", page.display())).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(console(&output.stderr), Vec::<String>::new());
+    let log = std::fs::read_to_string(network).unwrap();
+    let asked: Vec<&str> = log
+        .split("\"url\":\"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .filter(|url| !url.starts_with("file://") && !url.starts_with("chrome"))
+        .collect();
+    assert!(asked.is_empty(), "{asked:?}");
+    picture
+}
+
+#[test]
+fn a_browser_shows_it_without_an_error_and_asks_the_network_for_nothing() {
+    if !Command::new("chromium").arg("--version").output().is_ok_and(|of| of.status.success()) {
+        println!("skipped, because no chromium was found");
+        return;
+    }
+    let place = Place::new("rows.txt");
+    train(&place).with(&["--epochs", "4"]).succeeds();
+    let output = place.path("output");
+    let text = report(&output, &[]);
+    let page = output.join("report.html");
+    let views = [(1280, false), (1280, true), (390, false), (390, true)];
+    let pictures = thread::scope(|scope| {
+        let (place, page) = (&place, &page);
+        let begun =
+            views.map(|(width, is_dark)| scope.spawn(move || picture(place, page, width, is_dark)));
+        begun.map(|one| one.join().unwrap())
+    });
+    let pictures = pictures.map(|path| std::fs::read(path).unwrap());
+    assert!(pictures.iter().all(|picture| picture.len() > 40_000));
+    assert!(pictures[0] != pictures[1] && pictures[2] != pictures[3], "dark looks like light");
+
+    // A script of the test's own: nothing is wider than a phone, with all unfolded.
+    let script = "<script>document.querySelectorAll('details').forEach(e => e.open = true);\
+                  document.title = document.documentElement.scrollWidth + ' of ' + innerWidth;\
+                  </script></body>";
+    let policy = text.find("<meta http-equiv").unwrap();
+    let after = policy + text[policy..].find('>').unwrap() + 1;
+    let scripted = text.replacen(&text[policy..after], "", 1).replacen("</body>", script, 1);
+    let measured = place.path("measured.html");
+    std::fs::write(&measured, scripted).unwrap();
+    let mut command = chromium(&place.path("measured.profile"));
+    command.args(["--window-size=390,800", "--dump-dom"]);
+    let output = command.arg(format!("file://{}", measured.display())).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let title = shown.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
+    let (wide, window) = title.and_then(|title| title.split_once(" of ")).expect("it has run");
+    let [wide, window] = [wide, window].map(|number| number.parse::<u32>().unwrap());
+    assert!(wide <= window && window <= 500, "{wide} of {window}");
+}
