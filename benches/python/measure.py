@@ -125,6 +125,7 @@ class Measure:
             "the command, format headlong": lambda: self.by_command(native),
             "a frame of pyarrow": lambda: self.by_frame("pyarrow", parquet),
             "a frame of polars": lambda: self.by_frame("polars", parquet),
+            "a frame of pyarrow, data.cache = off": lambda: self.by_frame("pyarrow", parquet, "off"),
         }
         found = {name: [] for name in ways}
         for _ in range(rounds):

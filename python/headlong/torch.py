@@ -71,7 +71,7 @@ class DLRM(_Predictor):
     """The network of one model. Its parameters have the names of the original DLRM: ``emb_l``,
     ``bot_l``, ``top_l``, and ``cross`` of a cross network.
 
-    :meth:`load` makes one; ``forward`` gives logits.
+    :func:`load` makes one; ``forward`` gives logits.
     """
 
     def __init__(

@@ -5,8 +5,9 @@ import datetime
 import io
 import os
 import re
+import subprocess
+import sys
 import unittest
-import warnings
 from pathlib import Path
 
 import numpy
@@ -160,13 +161,19 @@ class Frames(unittest.TestCase):
             headlong.train(config, bad, weight="often")
 
     def test_wide_frames_are_predicted_in_batches_that_fit(self):
-        wide = {f"n{at}": numpy.linspace(0, at + 1, 200) for at in range(3000)}
-        table = pyarrow.table({"clicked": [row % 2 for row in range(200)], **wide})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = headlong.train(data=table, label="clicked", **QUICK)
-            self.assertEqual(len(model.predict(table)), 200)
-            self.assertEqual(model.evaluate(table)["samples"], 200)
+        # The batch of training would take 10 GB here.
+        program = (
+            "import headlong, numpy, pyarrow, resource, warnings\n"
+            "warnings.simplefilter('ignore')\n"
+            "wide = {f'n{at}': numpy.linspace(0, at + 1, 200) for at in range(2000)}\n"
+            "table = pyarrow.table({'clicked': [row % 2 for row in range(200)], **wide})\n"
+            "model = headlong.train(data=table, label='clicked', epochs=1, seeds=1, threads=1)\n"
+            "now = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (now + 2_000_000_000,) * 2)\n"
+            "print(len(model.predict(table)), model.evaluate(table)['samples'])\n"
+        )
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertEqual((run.returncode, run.stdout), (0, "200 200\n"), run.stderr)
 
     def test_the_program_for_onnx_runs(self):
         page = (Path(__file__).parents[2] / "docs/formats.md").read_text()

@@ -48,6 +48,11 @@ proptest! {
         let mut admission = Admission::new(min_count, &[rows]).unwrap();
         let found = learn(&mut admission, &ids, &mut Vec::new());
         prop_assert_eq!(found, learn_obviously(&ids, min_count, rows));
+        let listed: HashMap<u64, u64> = admission.rows_of_ids(0).into_iter().collect();
+        for id in ids {
+            let row = listed.get(&id.map_or(MISSING_ID, u64::from)).copied().unwrap_or(0);
+            prop_assert_eq!(row, admission.row(0, id));
+        }
     }
 
     #[test]

@@ -142,7 +142,7 @@ pub fn outputs(fixture: &Fixture) -> Vec<Place> {
         ("good.txt", format!("predict --checkpoint @checkpoints --data @good.txt --output {HERE}")),
         (
             "checkpoints/step-000000002/manifest.json",
-            format!("checkpoint export @checkpoints --output {HERE}"),
+            format!("checkpoint export @checkpoints --format safetensors --output {HERE}"),
         ),
         ("good.txt", format!("eval --checkpoint @checkpoints --data @good.txt --json-file {HERE}")),
         ("good.txt", format!("data inspect @good.txt --json-file {HERE}")),
