@@ -100,6 +100,8 @@ mod tests {
         assert_eq!(required.forbids("../shared/data/criteo is absent"), Some("data"));
         assert_eq!(required.forbids("no CUDA device was found"), Some("cuda"));
         assert_eq!(required.forbids("python has no torch"), None);
+        let site = Required::parse("book").unwrap();
+        assert_eq!(site.forbids("mdbook is not installed: cargo install"), Some("book"));
         let installed = Required::parse("mpirun,numpy").unwrap();
         assert_eq!(installed.forbids("mpirun is absent"), Some("mpirun"));
         assert_eq!(installed.forbids("no python with numpy, pyarrow was found"), Some("numpy"));
