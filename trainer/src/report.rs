@@ -324,7 +324,8 @@ impl Reporter {
         }
     }
 
-    /// Writes to TensorBoard's event file. Where that fails, training continues without, and says so.
+    /// Writes to TensorBoard's event file. Where that fails, training continues without, and says
+    /// so.
     fn show(&mut self, write: impl FnOnce(&mut EventFile) -> Result<()>) -> Result<()> {
         match self.tensorboard.as_mut().map_or(Ok(()), write) {
             Ok(()) => Ok(()),

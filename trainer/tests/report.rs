@@ -141,14 +141,14 @@ fn what_data_are_called_is_no_markup() {
     let rows = (0..400).fold(format!("clicked,\"{odd}\"\n"), |text, row| {
         format!("{text}{},{}\n", u8::from(row % 7 < 3), row % 7)
     });
-    let (data, output) = (place.path("<i>.csv"), place.path("<b>run"));
+    let (data, output) = (place.path("<u>.csv"), place.path("<b>run"));
     std::fs::write(&data, rows).unwrap();
     let train = Run::new("train").with(&["--auto", "--label", "clicked", "--threads", "1"]);
     let train = train.path("--data", &data).path("--output-dir", &output);
     let train = train.with(&["--holdout", "0.25", "--seeds", "1", "--epochs", "1"]);
     train.path("--checkpoint-dir", &output.join("checkpoints")).succeeds();
     let page = report(&output, &[]);
-    assert!(!page.contains("<img") && !page.contains("<i>") && !page.contains("<b>run"), "{page}");
+    assert!(!page.contains("<img") && !page.contains("<u>") && !page.contains("<b>run"), "{page}");
     assert_has(&page, "&lt;img alt=&#39;x&#39;&gt;&amp;&quot;");
     assert_has(&page, "&lt;b&gt;run</h1>");
     assert_has(&page, "rows of the validation data: AUC");
@@ -181,45 +181,58 @@ fn a_run_that_can_keep_no_history_says_so_and_trains() {
     assert!(ended.stderr.contains("no history is kept for `headlong report`"), "{}", ended.stderr);
 }
 
-/// Chromium with a profile of its own, without anything that it does by itself.
-fn chromium(profile: &Path) -> Command {
+/// What a browser has made of a page.
+struct Shown {
+    /// Its standard output.
+    printed: String,
+    /// What the page has said to the console.
+    console: Vec<String>,
+    /// Addresses that the page has asked for, files apart.
+    asked: Vec<String>,
+}
+
+/// Shows `page` in a window of this size, with a profile of its own in the folder `profile`.
+fn show(page: &Path, profile: &Path, (width, height): (u32, u32), more: &[String]) -> Shown {
+    let log = profile.with_extension("network.json");
     let mut command = Command::new("chromium");
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"]);
     command.args(["--no-first-run", "--disable-background-networking", "--disable-sync"]);
     command.args(["--disable-component-update", "--hide-scrollbars", "--enable-logging=stderr"]);
+    // What the browser itself wants to ask stays here, too.
+    command.arg("--host-resolver-rules=MAP * ~NOTFOUND").args(more);
     command.arg(format!("--user-data-dir={}", profile.display()));
-    command
+    command.arg(format!("--window-size={width},{height}"));
+    command.arg(format!("--log-net-log={}", log.display()));
+    let output = command.arg(format!("file://{}", page.display())).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    // Requests of the browser itself have no origin.
+    let of_page = |line: &&str| {
+        line.contains("\"initiator\":\"") && !line.contains("\"initiator\":\"not an origin\"")
+    };
+    let address = |line: &str| Some(line.split("\"url\":\"").nth(1)?.split('"').next()?.to_owned());
+    let log = std::fs::read_to_string(log).unwrap();
+    let asked = log.lines().filter(of_page).filter_map(address);
+    Shown {
+        printed: String::from_utf8_lossy(&output.stdout).into_owned(),
+        console: said.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned).collect(),
+        asked: asked.filter(|address| !address.starts_with("file://")).collect(),
+    }
 }
 
-/// What a page has said to the console.
-fn console(stderr: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(stderr).into_owned();
-    text.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned).collect()
-}
-
-/// A picture of the page at this width, in light or dark: its file.
+/// A picture of the page at this width, in light or dark: its file, which is kept.
 fn picture(place: &Place, page: &Path, width: u32, is_dark: bool) -> PathBuf {
-    let name = format!("report-{width}-{}.png", if is_dark { "dark" } else { "light" });
+    let name = format!("report-{width}-{}", if is_dark { "dark" } else { "light" });
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/ci/report");
     std::fs::create_dir_all(&folder).unwrap();
-    let (picture, network) = (folder.join(&name), place.path(&format!("{name}.json")));
+    let picture = folder.join(&name).with_extension("png");
+    let more = [
+        format!("--blink-settings=preferredColorScheme={}", u8::from(!is_dark)),
+        format!("--screenshot={}", picture.display()),
+    ];
     let height = if width < 600 { 6400 } else { 4000 };
-    let mut command = chromium(&place.path(&format!("{name}.profile")));
-    command.arg(format!("--window-size={width},{height}"));
-    command.arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!is_dark)));
-    command.arg(format!("--screenshot={}", picture.display()));
-    command.arg(format!("--log-net-log={}", network.display()));
-    let output = command.arg(format!("file://{}", page.display())).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(console(&output.stderr), Vec::<String>::new());
-    let log = std::fs::read_to_string(network).unwrap();
-    let asked: Vec<&str> = log
-        .split("\"url\":\"")
-        .skip(1)
-        .filter_map(|rest| rest.split('"').next())
-        .filter(|url| !url.starts_with("file://") && !url.starts_with("chrome"))
-        .collect();
-    assert!(asked.is_empty(), "{asked:?}");
+    let shown = show(page, &place.path(&name), (width, height), &more);
+    assert_eq!((shown.console, shown.asked), (Vec::new(), Vec::new()));
     picture
 }
 
@@ -245,20 +258,21 @@ fn a_browser_shows_it_without_an_error_and_asks_the_network_for_nothing() {
     assert!(pictures.iter().all(|picture| picture.len() > 40_000));
     assert!(pictures[0] != pictures[1] && pictures[2] != pictures[3], "dark looks like light");
 
-    // A script of the test's own: nothing is wider than a phone, with all unfolded.
-    let script = "<script>document.querySelectorAll('details').forEach(e => e.open = true);\
+    // With a script of the test's own: nothing is wider than a phone, with all unfolded. And a
+    // request and an error would have been noticed.
+    let script = "<img src=\"http://headlong.invalid/\"><script>\
+                  document.querySelectorAll('details').forEach(e => e.open = true);\
                   document.title = document.documentElement.scrollWidth + ' of ' + innerWidth;\
-                  </script></body>";
+                  throw new Error('noticed');</script></body>";
     let policy = text.find("<meta http-equiv").unwrap();
     let after = policy + text[policy..].find('>').unwrap() + 1;
     let scripted = text.replacen(&text[policy..after], "", 1).replacen("</body>", script, 1);
     let measured = place.path("measured.html");
     std::fs::write(&measured, scripted).unwrap();
-    let mut command = chromium(&place.path("measured.profile"));
-    command.args(["--window-size=390,800", "--dump-dom"]);
-    let output = command.arg(format!("file://{}", measured.display())).output().unwrap();
-    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    let title = shown.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
+    let shown = show(&measured, &place.path("measured"), (390, 800), &["--dump-dom".to_owned()]);
+    assert_eq!(shown.asked, ["http://headlong.invalid/"]);
+    assert!(shown.console.iter().any(|line| line.contains("noticed")), "{:?}", shown.console);
+    let title = shown.printed.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
     let (wide, window) = title.and_then(|title| title.split_once(" of ")).expect("it has run");
     let [wide, window] = [wide, window].map(|number| number.parse::<u32>().unwrap());
     assert!(wide <= window && window <= 500, "{wide} of {window}");

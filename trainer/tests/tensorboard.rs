@@ -33,11 +33,19 @@ fn read(python: &Path, folder: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What the log says of `key`, as TensorBoard holds it: numbers of single precision.
-fn logged(log: &[Value], event: &str, key: &str) -> Value {
+/// Steps, and values of single precision.
+type Values = Vec<(u64, f32)>;
+
+/// What the log says of `key`.
+fn logged(log: &[Value], event: &str, key: &str) -> Values {
     let of = log.iter().filter(|line| line["event"] == event);
-    let single = |line: &Value| f64::from(line[key].as_f64().unwrap() as f32);
-    of.map(|line| serde_json::json!([line["step"], single(line)])).collect()
+    of.map(|line| (line["step"].as_u64().unwrap(), line[key].as_f64().unwrap() as f32)).collect()
+}
+
+/// What TensorBoard has of `tag`.
+fn shown(found: &Value, tag: &str) -> Values {
+    let of = found["scalars"][tag].as_array().unwrap().iter();
+    of.map(|of| (of[0].as_u64().unwrap(), of[1].as_f64().unwrap() as f32)).collect()
 }
 
 #[test]
@@ -69,19 +77,15 @@ fn tensorboard_reads_the_numbers_of_the_log_and_a_resumed_run_continues() {
         ("eval/ne", "eval", "ne"),
         ("eval/accuracy", "eval", "accuracy"),
     ] {
-        assert_eq!(found["scalars"][tag], logged(&lines, event, key), "{tag}");
+        assert_eq!(shown(&found, tag), logged(&lines, event, key), "{tag}");
     }
-    let steps = found["scalars"]["train/loss"].as_array().unwrap();
-    assert_eq!(
-        steps.iter().map(|of| of[0].as_u64().unwrap()).collect::<Vec<_>>(),
-        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
-    );
+    assert!(shown(&found, "train/loss").iter().map(|of| of.0).eq(1..=16));
     let config = found["texts"]["config"].as_str().unwrap();
     assert!(config.contains("\"batch_size\": 64"), "{config}");
 
     // A run from the beginning takes the place of an earlier one.
     train(&place).with(&["--steps", "2"]).succeeds();
-    assert_eq!(read(&python, &folder)["scalars"]["train/loss"].as_array().unwrap().len(), 2);
+    assert_eq!(shown(&read(&python, &folder), "train/loss").len(), 2);
 }
 
 #[test]

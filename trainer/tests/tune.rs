@@ -151,6 +151,12 @@ fn what_is_written_trains_what_was_scored() {
     assert_eq!(found["auc"], line["metrics"]["auc"]);
     let left = ["base.toml", "best", "best.toml", "trials.jsonl", "trials.svg", "tune.toml"];
     assert_eq!(names(&folder), left);
+
+    Run::new("report").with(&[folder.to_str().unwrap(), "--threads", "1"]).succeeds();
+    let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
+    let auc = format!("AUC {:.5}", found["auc"].as_f64().unwrap());
+    let whose = format!("By the mean of 3 models, on all 400 rows of the validation data: {auc}");
+    assert!(page.contains(&whose), "{whose}");
 }
 
 /// Without files for it, the final score is of rows that are held out of trials and folds.

@@ -56,7 +56,9 @@ impl ReportArguments {
 /// What it reads and writes.
 pub fn files(arguments: &ReportArguments) -> CommandFiles {
     let histories = histories(&arguments.run_dir);
-    CommandFiles::default().reads("RUN_DIR", histories).writes("--output", [arguments.page()])
+    // Where the folder is none, that is what is wrong.
+    let page = (arguments.output.is_some() || arguments.run_dir.is_dir()).then(|| arguments.page());
+    CommandFiles::default().reads("RUN_DIR", histories).writes("--output", page)
 }
 
 /// Where a run's history may be: in its folder, or in that of the model that `tune` keeps.

@@ -11,7 +11,7 @@ mod progress;
 pub(crate) mod resume;
 
 use crate::auto::text;
-use crate::commands::{checkpoint as checkpoint_command, remarks};
+use crate::commands::remarks;
 use crate::run::open::{OpenArgs, open_session};
 use crate::run::prepare::Prepared;
 
@@ -36,7 +36,7 @@ pub use caller::from_arguments;
 use caller::reporter;
 use headlong_reader::Reader as _;
 use progress::Meter;
-use resume::{asked_for, find_checkpoint, repeats_its_report, without_effect};
+use resume::{asked_for, find_checkpoint, initial_weights, repeats_its_report, without_effect};
 use serde_json::Map;
 use std::time::{Duration, Instant};
 
@@ -114,9 +114,7 @@ fn run_with(
     job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, &options.origin, &options.registry, reporter)?;
     prepared.train_rows = train_rows(config, options, &prepared, threads, reporter)?;
-    let init_from = options.flags.init_from.as_deref();
-    let init_from =
-        init_from.map(|dir| checkpoint_command::open("--init-from", dir)).transpose()?;
+    let init_from = initial_weights(options)?;
     let session = open_session(
         job,
         OpenArgs {

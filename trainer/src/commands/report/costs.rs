@@ -1,11 +1,11 @@
 //! What a run has cost: where the time went, memory, and what was planned against what was
 //! measured.
 
-use super::html::{Bar, bars, details, paragraph, section, table};
+use super::html::{Bar, bars, details, paragraph, section, span, table};
 use crate::iteration::schedule::Lane;
 use crate::iteration::trace::lane_colour;
 use crate::report::history::read::{DoneAt, Kept, Model};
-use crate::report::{Times, bytes, count, duration, short_time};
+use crate::report::{Times, bytes, count, short_time};
 use serde_json::Value;
 
 /// So many tables are named, the largest.
@@ -33,7 +33,7 @@ fn time(model: &Model) -> String {
         name: name.to_owned(),
         kind: String::new(),
         share: seconds / whole.max(f64::MIN_POSITIVE),
-        value: format!("{} · {:.1} %", duration(seconds), 100.0 * seconds / whole),
+        value: format!("{} · {:.1} %", span(seconds), 100.0 * seconds / whole),
         told: told.to_owned(),
         colour: None,
     };
@@ -44,7 +44,7 @@ fn time(model: &Model) -> String {
         bar("evaluations", times.evaluation_s, "training stood still for evaluations"),
         bar("checkpoints", times.checkpoint_s, "training stood still for checkpoints"),
     ];
-    let mut whose = format!("{} in all", duration(whole));
+    let mut whose = format!("{} in all", span(whole));
     if model.processes.len() > 1 {
         whose += ", of the process that trained last";
     }

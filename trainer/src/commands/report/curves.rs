@@ -19,7 +19,10 @@ pub fn charts(kept: &Kept) -> String {
     let rate_note = "Between two lines of the log, with waiting and evaluations.";
     let charts = [
         loss(models),
-        chart("AUC", "of the validation data", of_evaluations(models, |of| of.auc)),
+        Chart {
+            note: best(models),
+            ..chart("AUC", "of the validation data", of_evaluations(models, |of| of.auc))
+        },
         Chart {
             y: Axis { label: "samples a second", numbers: Numbers::Count, from_zero: true },
             note: rate_note.to_owned(),
@@ -69,6 +72,16 @@ fn loss(models: &[Model]) -> Chart {
     };
     let label = if is_log_loss { "log loss" } else { "mean squared error" };
     Chart { note, ..chart("Loss", label, curves) }
+}
+
+/// Which evaluation of a single model was the best one.
+fn best(models: &[Model]) -> String {
+    let found = if let [model] = models { model.best() } else { None };
+    let told = |(step, metrics): (u64, EvalMetrics)| {
+        let auc = metrics.auc.map_or("undefined".to_owned(), |auc| format!("{auc:.5}"));
+        format!("Best evaluation: step {}, AUC {auc}.", count(step))
+    };
+    found.map_or(String::new(), told)
 }
 
 fn of_evaluations(models: &[Model], get: fn(&EvalMetrics) -> Option<f64>) -> Vec<Curve> {

@@ -1,5 +1,6 @@
 //! Text of a page.
 
+use crate::report::{duration, short_time};
 use std::fmt::Write as _;
 
 /// `text` as it stands between tags and in the quotes of an attribute.
@@ -61,6 +62,11 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         text.push_str("</tr>\n");
     }
     text + "</tbody></table></div>\n"
+}
+
+/// Seconds for people, short ones, too.
+pub fn span(seconds: f64) -> String {
+    if seconds < 1.0 { short_time(seconds * 1e6) } else { duration(seconds) }
 }
 
 /// One line of a list of bars.

@@ -1,12 +1,12 @@
 //! The page of a report: what was reached, the curves of training, and the sections of its other
 //! files. Everything is in it; it loads nothing, and has no script.
 
-use super::html::{escape, paragraph, section};
+use super::html::{escape, paragraph, section, span};
 use super::rows::Found;
 use super::{costs, curves, quality, settings};
 use crate::metrics::EvalMetrics;
 use crate::report::history::read::{Kept, Model};
-use crate::report::{count, duration, some};
+use crate::report::{count, some};
 use chrono::{DateTime, Datelike as _, Timelike as _};
 use std::fmt::Write as _;
 
@@ -98,7 +98,7 @@ impl Report<'_> {
             reached.fold((0, 0), |(steps, samples), of| (steps + of.0, samples + of.1));
         tile("Samples trained", short(samples), &format!("{} steps", count(steps)));
         let wall: f64 = models.iter().map(wall_s).sum();
-        tile("Wall time", duration(wall), if models.len() > 1 { "all models" } else { "" });
+        tile("Wall time", span(wall), if models.len() > 1 { "all models" } else { "" });
         let rates: Vec<f64> = models.iter().filter_map(rate).collect();
         let mean = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
         let rate = if rates.is_empty() { "–".to_owned() } else { short(mean as u64) };
@@ -112,13 +112,14 @@ pub fn headline(kept: &Kept) -> Option<(EvalMetrics, String)> {
     if let Some(eval) = &kept.ensemble {
         return Some((eval.metrics, format!("mean of {}", some(kept.models.len(), "model"))));
     }
-    let [model] = &kept.models[..] else {
-        let best = kept.models.last()?.best()?;
-        let seed = kept.models.last()?.start.seed;
-        return Some((best.1, format!("seed {seed} alone, step {}", count(best.0))));
+    let model = kept.models.last()?;
+    let (step, metrics) = model.of_kept_weights()?;
+    let step = count(step);
+    let whose = match kept.models.len() {
+        1 => format!("of the weights of step {step}"),
+        _ => format!("seed {}, step {step}", model.start.seed),
     };
-    let (step, metrics) = model.best()?;
-    Some((metrics, format!("best evaluation, step {}", count(step))))
+    Some((metrics, whose))
 }
 
 /// How a run has ended.

@@ -9,8 +9,8 @@ use crate::report::mllog::{MlLog, Place};
 use crate::report::{At, Eval, Reporter};
 use crate::state::checkpoint::Checkpoint;
 
-/// Begins the logs that are asked for besides the JSON log: that of MLPerf's form, whose first lines
-/// come before anything is read, and TensorBoard's.
+/// Begins the logs that are asked for besides the JSON log: that of MLPerf's form, whose first
+/// lines come before anything is read, and TensorBoard's.
 pub(super) fn open_logs(
     job: &Job,
     options: &TrainOptions,

@@ -1,5 +1,6 @@
 //! Which checkpoint a run resumes from, and which earlier run it must not write over.
 
+use crate::commands::checkpoint as checkpoint_command;
 use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, Ids, validate::quoted};
 use crate::error::{Error, Result};
@@ -68,6 +69,12 @@ pub(super) fn repeats_its_report(
     Ok(true)
 }
 
+/// The checkpoint whose weights `--init-from` takes.
+pub(super) fn initial_weights(options: &TrainOptions) -> Result<Option<Checkpoint>> {
+    let folder = options.flags.init_from.as_deref();
+    folder.map(|folder| checkpoint_command::open("--init-from", folder)).transpose()
+}
+
 /// The checkpoint that `--resume` resumes from, and that of `--init-from` is one.
 ///
 /// # Errors
@@ -77,9 +84,7 @@ pub(crate) fn find_checkpoint(
     options: &TrainOptions,
     leads: bool,
 ) -> Result<Option<Checkpoint>> {
-    if let Some(dir) = &options.flags.init_from {
-        crate::commands::checkpoint::open("--init-from", dir)?;
-    }
+    initial_weights(options)?;
     crate::run::session::find_checkpoint(
         config,
         options.flags.resume,

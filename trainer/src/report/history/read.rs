@@ -4,6 +4,7 @@
 //! the checkpoint came again, and the models of an ensemble.
 
 use super::BEGIN;
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::metrics::{EvalMetric, EvalMetrics};
 use crate::report::events::{Done, Eval, Start, Times};
@@ -191,7 +192,17 @@ impl Model {
         Ok(())
     }
 
-    /// The evaluation whose weights `eval` and `predict` take by default, and its step.
+    /// The evaluation whose weights `eval` and `predict` take by default, and its step: the best
+    /// one where its weights are saved, else the last.
+    pub fn of_kept_weights(&self) -> Option<(u64, EvalMetrics)> {
+        let config: Option<Config> = serde_json::from_value(self.start.config.clone()).ok();
+        match config.is_some_and(|config| config.saves_best()) {
+            true => self.best(),
+            false => self.evals.last().map(|at| (at.step, at.eval.metrics)),
+        }
+    }
+
+    /// The best evaluation, by `eval.metric`, and its step.
     pub fn best(&self) -> Option<(u64, EvalMetrics)> {
         if let Some(best) = self.done.as_ref().and_then(|done| done.done.best_eval) {
             return Some((best.step, best.metrics));
@@ -282,6 +293,30 @@ mod tests {
         assert_eq!(losses(&kept.models[0]), expected);
         let from: Vec<u64> = kept.models[0].processes.iter().map(|of| of.from_step).collect();
         assert_eq!(from, [0, 2]);
+    }
+
+    /// The best evaluation is shown first where its weights are there.
+    #[test]
+    fn the_weights_that_are_kept_are_the_best_or_the_last() {
+        for (save_every, kept, best) in [(0, 3, 2), (5, 2, 2)] {
+            let folder = tempfile::tempdir().unwrap();
+            let at = |step: u64| At { step, samples: step * 10 };
+            let log = super::super::History::open(folder.path(), false, at(0), Instant::now());
+            let mut log = log.unwrap();
+            let mut start = start(1);
+            start["config"] = json!({ "checkpoint": { "dir": "c", "save_every": save_every } });
+            log.other(at(0), "start", &start).unwrap();
+            for (step, auc) in [(1, 0.6), (2, 0.7), (3, 0.65)] {
+                let eval = json!({
+                    "auc": auc, "logloss": 0.5, "ne": 0.9, "accuracy": 0.7, "base_rate": 0.3,
+                    "eval_samples": 10, "eval_s": 0.1
+                });
+                log.eval(at(step), &serde_json::from_value(eval).unwrap()).unwrap();
+            }
+            let found = read(&folder.path().join(super::super::FILE_NAME)).unwrap();
+            let steps = [found.models[0].of_kept_weights(), found.models[0].best()];
+            assert_eq!(steps.map(|found| found.unwrap().0), [kept, best], "{save_every}");
+        }
     }
 
     #[test]
