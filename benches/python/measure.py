@@ -121,11 +121,12 @@ class Measure:
         native = self.folder / "rows.headlong"
         words = ["data", "convert", "--config", self.config, "--data", parquet, "--to", "headlong"]
         run([self.python, "-m", "headlong", *words, "--output", native], cwd=self.folder)
+        off = "a frame of pyarrow, data.cache = off"
         ways = {
             "the command, format headlong": lambda: self.by_command(native),
             "a frame of pyarrow": lambda: self.by_frame("pyarrow", parquet),
             "a frame of polars": lambda: self.by_frame("polars", parquet),
-            "a frame of pyarrow, data.cache = off": lambda: self.by_frame("pyarrow", parquet, "off"),
+            off: lambda: self.by_frame("pyarrow", parquet, "off"),
         }
         found = {name: [] for name in ways}
         for _ in range(rounds):

@@ -1,5 +1,6 @@
 """Modules of PyTorch, which predict as the program does. Of other packages only torch is there."""
 
+import contextlib
 import copy
 import io
 import os
@@ -214,8 +215,9 @@ class Module(unittest.TestCase):
                 os.chdir(scratch)
                 self.model.save("model")
                 write_csv(FILMS, Path("films.csv"))
-                for program in programs:
-                    exec(program, {})
+                with contextlib.redirect_stdout(io.StringIO()):
+                    for program in programs:
+                        exec(program, {})
             finally:
                 os.chdir(here)
 

@@ -35,12 +35,12 @@ pub fn export(models: &[Checkpoint], output: &Path) -> Result<u64> {
             "the original DLRM has bottom and top layers and dense tables only".to_owned()
         })
     };
-    write(models, output, &Beside::default(), &name)
+    write(models, output, &Extras::default(), &name)
 }
 
 /// What a safetensors file has besides weights.
 #[derive(Default)]
-struct Beside {
+struct Extras {
     /// Entries of its header.
     metadata: Vec<(&'static str, String)>,
     /// Bytes, by the name of their tensor.
@@ -50,13 +50,13 @@ struct Beside {
 /// What a tensor is called, or why there is no such name.
 type Naming<'a> = &'a dyn Fn(&Layout, TensorId) -> Result<String, String>;
 
-fn write(models: &[Checkpoint], output: &Path, beside: &Beside, name: Naming<'_>) -> Result<u64> {
-    let (header, places) = header(models, beside, name)?;
+fn write(models: &[Checkpoint], output: &Path, extras: &Extras, name: Naming<'_>) -> Result<u64> {
+    let (header, places) = header(models, extras, name)?;
     let file = OutputFile::create(output).map_err(Error::io("write", output))?;
     file.write_at(&header, 0).map_err(Error::io("write", output))?;
     let ends = places.iter().flat_map(BTreeMap::values).map(|place| place.end);
     let mut bytes = ends.max().unwrap_or(header.len() as u64);
-    for (_, blob) in &beside.blobs {
+    for (_, blob) in &extras.blobs {
         file.write_at(blob, bytes).map_err(Error::io("write", output))?;
         bytes += blob.len() as u64;
     }
@@ -123,11 +123,11 @@ struct Place {
 /// The header of the exported file, and where each tensor of each model lies behind it.
 fn header(
     models: &[Checkpoint],
-    beside: &Beside,
+    extras: &Extras,
     name: Naming<'_>,
 ) -> Result<(Vec<u8>, Vec<Places>)> {
     let mut metadata = Map::from_iter([("format".to_owned(), json!("pt"))]);
-    metadata.extend(beside.metadata.iter().map(|(key, text)| ((*key).to_owned(), json!(text))));
+    metadata.extend(extras.metadata.iter().map(|(key, text)| ((*key).to_owned(), json!(text))));
     let mut entries = Map::new();
     entries.insert("__metadata__".to_owned(), Value::Object(metadata));
     let mut places = Vec::new();
@@ -138,7 +138,7 @@ fn header(
             name(layout, tensor).map(|name| prefix.clone() + &name)
         })?);
     }
-    for (name, blob) in &beside.blobs {
+    for (name, blob) in &extras.blobs {
         let end = offset + blob.len() as u64;
         let entry = json!({ "dtype": "U8", "shape": [blob.len()], "data_offsets": [offset, end] });
         entries.insert((*name).to_owned(), entry);

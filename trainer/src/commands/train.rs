@@ -128,7 +128,6 @@ fn run_with(
     )?;
     history::keep(job, options, resumed.is_some(), &session, reporter);
     announce(config, options, &prepared, &plan, &session, reporter)?;
-    options.warnings.iter().try_for_each(|warning| reporter.warning(warning, Map::new()))?;
     let rows = prepared.train_rows;
     let of_epochs = || rows.map(|rows| steps_of_epochs(config, rows));
     let mut run = Run {
@@ -278,7 +277,8 @@ fn announce(
         plan: to_value(serde_json::to_value(plan)),
         data: prepared.summary(session.valid_samples()),
         seed: config.train.seed,
-    })
+    })?;
+    options.warnings.iter().try_for_each(|warning| reporter.warning(warning, Map::new()))
 }
 
 /// Rows of the training files; counted where they are not known and somebody needs them: for parts

@@ -106,8 +106,8 @@ fn of_checkpoint(command: &CheckpointCommand) -> Result<CommandFiles> {
             let format = ExportFormat::of(*format, output.as_deref())?;
             let target = export_target(&checkpoint, format, output.as_deref());
             // Where there are many weights, a graph has them next to it.
-            let beside = (format == ExportFormat::Onnx).then(|| onnx::data_file(&target));
-            let written = std::iter::once(target).chain(beside);
+            let weights = (format == ExportFormat::Onnx).then(|| onnx::data_file(&target));
+            let written = std::iter::once(target).chain(weights);
             files.reads_checkpoint("DIR", Some(dir)).writes("--output", written)
         }
     })

@@ -15,6 +15,9 @@ use headlong_embedding::tables::hashed::ENTRY_HEAD;
 /// The kind that an exported file can say.
 const KIND: &str = "hashed";
 
+/// Ids, and a number of each: that of its row, or of its entry.
+pub(super) type Numbered = Vec<(u64, u64)>;
+
 /// A table of raw ids.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HashedTable {
@@ -39,7 +42,7 @@ impl HashedTable {
 
 /// Of each table, the ids that have a row, and the number of their entry; nothing of tables of
 /// other kinds.
-pub(super) fn held_ids(model: &Checkpoint) -> Result<Vec<Vec<(u64, u64)>>> {
+pub(super) fn held_ids(model: &Checkpoint) -> Result<Vec<Numbered>> {
     let layout = model.manifest().layout.weights_only();
     let mut held = Held { ids: vec![Vec::new(); layout.tables.len()], layout };
     if held.layout.tables.iter().any(|table| table.by_id) {
@@ -51,7 +54,7 @@ pub(super) fn held_ids(model: &Checkpoint) -> Result<Vec<Vec<(u64, u64)>>> {
 
 struct Held {
     layout: Layout,
-    ids: Vec<Vec<(u64, u64)>>,
+    ids: Vec<Numbered>,
 }
 
 impl CheckpointSink for Held {

@@ -21,7 +21,7 @@ mod proto;
 use self::columns::{Columns, PADDING, Rows};
 use self::graph::Graph;
 use self::proto::Elem;
-use super::hashed::{HashedTable, held_ids};
+use super::hashed::{HashedTable, Numbered, held_ids};
 use super::{Place, Places, prefix, write_weights};
 use crate::config::{Config, Ids, Interaction, Pooling};
 use crate::data;
@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 
 /// More bytes of weights than this lie in a file of their own: messages end at 2 GiB.
 const MOST_INSIDE: u64 = 1 << 30;
-/// No graph of weights in a file of their own is larger, but for one of huge dictionaries.
+/// No graph of weights in a file of their own is larger, unless it has a huge dictionary.
 const MOST_GRAPH: u64 = 1 << 30;
 
 /// Writes a model, or the mean of the models of an ensemble, to `output`, and returns the bytes
@@ -54,7 +54,7 @@ pub fn export_with(models: &[Checkpoint], output: &Path, most_inside: u64) -> Re
     let (graph, order) = graph_of(models, &config)?;
     let outside = (graph.weight_bytes() > most_inside).then(|| data_file(output));
     if let Some(data) = &outside {
-        refuse_stranger(data, output)?;
+        refuse_other_file(data, output)?;
     }
     let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let metadata = [
@@ -97,7 +97,7 @@ pub fn data_file(output: &Path) -> PathBuf {
 
 /// Refuses to replace a file that no one has named: only that of an earlier export, which the
 /// graph at `output` names.
-fn refuse_stranger(data: &Path, output: &Path) -> Result<()> {
+fn refuse_other_file(data: &Path, output: &Path) -> Result<()> {
     if data.symlink_metadata().is_err() {
         return Ok(());
     }
@@ -167,11 +167,7 @@ fn graph_of(models: &[Checkpoint], config: &Config) -> Result<(Graph, Vec<(usize
 
 /// Of each column, the ids that have a row of their own, and which; nothing where rows are computed
 /// from ids.
-fn listed_ids(
-    model: &Checkpoint,
-    config: &Config,
-    table_rows: &[u64],
-) -> Result<Vec<Vec<(u64, u64)>>> {
+fn listed_ids(model: &Checkpoint, config: &Config, table_rows: &[u64]) -> Result<Vec<Numbered>> {
     Ok(match config.data.ids {
         Ids::Dictionary => {
             let dictionary = RunDictionary::of_checkpoint(model, config)?;
@@ -261,7 +257,7 @@ struct Model<'a> {
     number: usize,
     prefix: String,
     /// Of tables of raw ids: what their initial values are, and the ids that they hold.
-    of_ids: Vec<Option<(HashedTable, Vec<(u64, u64)>)>>,
+    of_ids: Vec<Option<(HashedTable, Numbered)>>,
 }
 
 /// The layers, behind the columns.

@@ -11,7 +11,7 @@
 //! `headlong.model` of the metadata is JSON: what the network is.
 
 use super::hashed::HashedTable;
-use super::{Beside, original_name, write};
+use super::{Extras, original_name, write};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::run::session::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB, config_of};
@@ -33,7 +33,7 @@ const BLOBS: [(&str, &str); 3] = [
 /// Writes a model, or all models of an ensemble, and returns the bytes written.
 pub fn export(models: &[Checkpoint], output: &Path) -> Result<u64> {
     let config = config_of(&models[0])?;
-    let mut beside = Beside {
+    let mut extras = Extras {
         metadata: vec![("headlong.model", network(models, &config)?.to_string())],
         blobs: Vec::new(),
     };
@@ -42,9 +42,9 @@ pub fn export(models: &[Checkpoint], output: &Path) -> Result<u64> {
         let Some(mut blob) = blob else { continue };
         let (mut bytes, path) = (Vec::new(), models[0].path().join(file));
         blob.read_to_end(&mut bytes).map_err(Error::io("read", &path))?;
-        beside.blobs.push((tensor, bytes));
+        extras.blobs.push((tensor, bytes));
     }
-    write(models, output, &beside, &|layout, tensor| parameter_name(&config, layout, tensor))
+    write(models, output, &extras, &|layout, tensor| parameter_name(&config, layout, tensor))
 }
 
 /// What a module is made of, besides the shapes of its parameters.

@@ -3,6 +3,7 @@
 
 use super::graph::{Graph, SAMPLES};
 use super::proto::{self, Elem};
+use crate::commands::export::hashed::Numbered;
 use crate::config::{Config, Ids};
 use crate::error::{Error, Result};
 use headlong_reader::DenseTransform;
@@ -38,7 +39,7 @@ pub fn add(
     graph: &mut Graph,
     config: &Config,
     table_rows: &[u64],
-    listed: &[Vec<(u64, u64)>],
+    listed: &[Numbered],
 ) -> Result<Columns> {
     let names = config.dense_names();
     let functions = functions(config)?;
@@ -196,7 +197,7 @@ fn rows_of(
     config: &Config,
     (column, rows): (usize, u64),
     ids: &str,
-    listed: &[Vec<(u64, u64)>],
+    listed: &[Numbered],
 ) -> String {
     match config.data.ids {
         _ if config.is_raw(column) => ids.to_owned(),
