@@ -42,8 +42,12 @@ def frame(data: Any) -> Frame:
     polars = sys.modules.get("polars")
     if polars is not None and isinstance(data, polars.DataFrame):
         # Arrow's columns of nothing have no memory, and those of polars do.
-        empty = [name for name, dtype in data.schema.items() if dtype == polars.Null]
-        data = data.with_columns(polars.col(empty).cast(polars.Float64)) if empty else data
+        empty = {
+            polars.Null: polars.Float64,
+            polars.List(polars.Null): polars.List(polars.String),
+        }
+        types = {name: empty[dtype] for name, dtype in data.schema.items() if dtype in empty}
+        data = data.cast(types) if types else data
     if not hasattr(data, "__arrow_c_stream__"):
         raise Error(
             f"expected a data frame with __arrow_c_stream__ (polars, pandas 2.2 or newer with "

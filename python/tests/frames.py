@@ -80,6 +80,9 @@ class Frames(unittest.TestCase):
         reverse = numpy.arange(2999, -1, -1)
         numpy.testing.assert_array_equal(model.predict(TABLE.take(reverse)), found[reverse])
         found[0] = 0.5
+        # Of rows of which none has a list, polars does not know what would be in it.
+        empty = polars.DataFrame({**ROWS, "genres": [[]] * 3000})
+        self.assertEqual(len(model.predict(empty)), 3000)
         with self.assertRaisesRegex(headlong.Error, "data: header: expected a column `user`"):
             model.predict(TABLE.drop_columns("user"))
 

@@ -413,8 +413,8 @@ fn verify(directory: &Path, json: &JsonOutput) -> Result<()> {
     output::answer(json, &text, &document)
 }
 
-/// `DIR.safetensors`, `DIR.torch.safetensors` or `DIR.onnx` next to the checkpoint, where no file is
-/// named: inside of it the file would go when the checkpoint does.
+/// `DIR.safetensors`, `DIR.torch.safetensors` or `DIR.onnx` next to the checkpoint, where no file
+/// is named: inside of it the file would go when the checkpoint does.
 pub(crate) fn export_target(
     checkpoint: &Path,
     format: ExportFormat,
