@@ -7,7 +7,8 @@ For a Python with pip, venv, polars and pyarrow. It installs the wheel into an e
 own, which borrows these packages, and prints:
 
 - samples/s of training from a frame of pyarrow and of polars, and of the command from a file of the
-  format `headlong`, in turn: the same rows, configuration and weights;
+  format `headlong`, in turn: the same rows, configuration and weights; seconds of the whole call or
+  command, and of those of the processor (which other programs disturb less);
 - memory that training takes above the frame, beyond what it takes for a frame of few rows;
 - seconds to install and to import the package; the Criteo sample in six lines, where it is.
 """
@@ -15,6 +16,7 @@ own, which borrows these packages, and prints:
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -48,20 +50,23 @@ READ = {
     "polars": "import polars; rows = polars.read_parquet(file)",
 }
 TRAIN = """
-import json, sys, time
+import json, resource, sys, time
 file, config, cache = sys.argv[1:]
 {read}
 import headlong
+def processor():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 def memory(name):
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 size = rows.nbytes if hasattr(rows, "nbytes") else rows.estimated_size()
 open("/proc/self/clear_refs", "w").write("5")
-before, started = memory("VmRSS:"), time.perf_counter()
+before, used, started = memory("VmRSS:"), processor(), time.perf_counter()
 model = headlong.train(config, rows, progress=False, threads=2, **{{"data.cache": cache}})
 seconds, done = time.perf_counter() - started, model.events[-1]
 print(json.dumps(dict(seconds=seconds, rate=done["samples_per_s"], digest=done["weights_digest"],
-                      more=memory("VmHWM:") - before, size=size)))
+                      cpu=processor() - used, more=memory("VmHWM:") - before, size=size)))
 """
 SIX_LINES = """
 import headlong
@@ -110,12 +115,14 @@ class Measure:
 
     def by_command(self, file, log="log.jsonl"):
         log = self.folder / log
-        started = time.perf_counter()
+        used, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         words = ["train", "--config", self.config, "--data", file, "--threads", 2]
         run([self.python, "-m", "headlong", *words, "--log-json", log], cwd=self.folder)
         done = json.loads(log.read_text().splitlines()[-1])
-        seconds = time.perf_counter() - started
-        return dict(seconds=seconds, rate=done["samples_per_s"], digest=done["weights_digest"])
+        seconds, now = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+        digest = done["weights_digest"]
+        return dict(seconds=seconds, rate=done["samples_per_s"], digest=digest, cpu=cpu)
 
     def rates(self, parquet, rounds):
         native = self.folder / "rows.headlong"
@@ -141,10 +148,10 @@ class Measure:
             command = command or rates
             # Each with its neighbour in time.
             ratio = statistics.median(mine / other for mine, other in zip(rates, command))
-            seconds = statistics.median(one["seconds"] for one in all)
+            seconds, cpu = (statistics.median(one[of] for one in all) for of in ("seconds", "cpu"))
             shown = " ".join(f"{rate:,.0f}" for rate in rates)
             print(f"{name}: {median:,.0f} samples/s ({shown}), {ratio:.3f} of the command's; "
-                  f"{seconds:.2f} s in all")
+                  f"{seconds:.2f} s in all, of the processor {cpu:.2f} s")
 
     def memory(self, large, small):
         for kind in READ:
