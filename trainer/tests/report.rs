@@ -166,7 +166,7 @@ fn what_is_wrong_with_a_folder_is_named() {
     let history = output.join("history.jsonl");
     of(&output).path("--output", &history).fails(2, &["--output", "history.jsonl"]);
     let text = std::fs::read_to_string(&history).unwrap();
-    std::fs::write(&history, text.replacen("\"loss\":", "\"loss\":\"", 1)).unwrap();
+    std::fs::write(&history, text.replacen("{\"event\":\"step\"", "{\"event\":\"step", 1)).unwrap();
     of(&output).fails(2, &["history.jsonl: line 3", "replaces it"]);
     assert!(!output.join("report.html").exists());
 }

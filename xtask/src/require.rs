@@ -109,6 +109,10 @@ mod tests {
         let modules = Required::parse("torch").unwrap();
         assert_eq!(modules.forbids("the modules need a Python with torch"), Some("torch"));
         assert_eq!(modules.forbids("no python with torch was found"), None);
+        let shown = Required::parse("chromium,tensorboard").unwrap();
+        assert_eq!(shown.forbids("no chromium was found"), Some("chromium"));
+        let reason = "no python with tensorboard was found";
+        assert_eq!((shown.forbids(reason), installed.forbids(reason)), (Some("tensorboard"), None));
         assert_eq!(Required::parse("").unwrap().forbids("no CUDA device"), None);
     }
 

@@ -323,7 +323,7 @@ mod tests {
             (Numbers::Plain, 0.75, 0.01, "0.75"),
             (Numbers::Plain, 0.5, 0.1, "0.5"),
             (Numbers::Count, 2500.0, 500.0, "2,500"),
-            (Numbers::Count, 12_500.0, 2500.0, "12.5k"),
+            (Numbers::Count, 12_500.0, 500.0, "12.5k"),
             (Numbers::Count, 4_000_000.0, 1e6, "4M"),
             (Numbers::Percent, 0.1, 0.05, "10 %"),
             (Numbers::Percent, 0.005, 0.005, "0.5 %"),

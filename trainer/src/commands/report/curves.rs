@@ -60,7 +60,7 @@ fn loss(models: &[Model]) -> Chart {
             curves.push(curve(name("training"), colour(index), points));
         }
     }
-    let is_log_loss = models.iter().all(|model| model.start.config["train"]["loss"] != "mse");
+    let is_log_loss = models.iter().all(|model| model.start.config["model"]["loss"] != "mse");
     if let ([model], true) = (models, is_log_loss) {
         let validation = evaluated(model, |metrics| metrics.logloss);
         let (name, class) = ("validation".to_owned(), "c2".to_owned());

@@ -150,7 +150,8 @@ fn resumed(model: &Model) -> Option<String> {
 
 /// Seconds of the process that trained last.
 fn wall_s(model: &Model) -> f64 {
-    model.done.as_ref().map_or(model.last_time_s, |done| done.done.wall_s)
+    let whole = model.times.as_ref().map(|times| times.preparation_s + times.training_s);
+    whole.unwrap_or(model.last_time_s)
 }
 
 fn rate(model: &Model) -> Option<f64> {
