@@ -20,6 +20,14 @@ def inputs(data: Any) -> "list[Frame | str]":
     return [_input(one) for one in data] if isinstance(data, (list, tuple)) else [_input(data)]
 
 
+def rows(data: Any) -> "list[Frame | str]":
+    """The same of an argument that must name some."""
+    found = inputs(data)
+    if not found:
+        raise TypeError(f"expected a data frame, a dictionary of columns or a path, found {data!r}")
+    return found
+
+
 def _input(data: Any) -> "Frame | str":
     if isinstance(data, (str, os.PathLike)):
         return os.fsdecode(data)
@@ -43,7 +51,7 @@ def frame(data: Any) -> Frame:
     if polars is not None and isinstance(data, polars.DataFrame):
         # Arrow's columns of nothing have no memory, and those of polars do.
         empty = {
-            polars.Null: polars.Float64,
+            polars.Null: polars.String,
             polars.List(polars.Null): polars.List(polars.String),
         }
         types = {name: empty[dtype] for name, dtype in data.schema.items() if dtype in empty}

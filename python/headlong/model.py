@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
 
 from . import _headlong
 from ._headlong import Error
-from .frames import inputs
+from .frames import inputs, rows
 
 if TYPE_CHECKING:
     import numpy
@@ -71,6 +71,8 @@ def train(
     train_on, validate_on = inputs(data), inputs(valid)
     scratch = _Scratch()
     folder = overrides.pop("checkpoint_dir", None)
+    if folder is None and overrides.get("resume"):
+        raise Error("`resume` needs `checkpoint_dir`: the folder of the run that it continues")
     folder = Path(scratch.path, "model") if folder is None else Path(folder)
     output = overrides.pop("output_dir", None)
     output = Path(scratch.path, "run") if output is None else Path(output)
@@ -137,7 +139,7 @@ class Model:
         """The probability of label 1 of every row, in their order: 32-bit floats in a numpy array,
         or in an ``array.array`` where there is no numpy. Columns that the model does not know, the
         label among them, are ignored."""
-        found, said = _headlong.predict(self._folder, self._newest, inputs(data))
+        found, said = _headlong.predict(self._folder, self._newest, rows(data))
         _warn(said)
         try:
             import numpy
@@ -147,7 +149,7 @@ class Model:
 
     def evaluate(self, data: Any) -> "dict[str, Any]":
         """The metrics of labelled rows, as ``headlong eval --json`` prints them."""
-        found, said = _headlong.evaluate(self._folder, self._newest, inputs(data))
+        found, said = _headlong.evaluate(self._folder, self._newest, rows(data))
         _warn(said)
         return dict(json.loads(found))
 
@@ -157,7 +159,14 @@ class Model:
         directory = Path(directory)
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise FileExistsError(f"{directory} is there, and not an empty folder")
-        shutil.copytree(self._folder, directory, dirs_exist_ok=True)
+        # Under another name until all of it is there.
+        partial = directory.absolute().with_name(f".{directory.absolute().name}.partial")
+        try:
+            shutil.copytree(self._folder, partial, dirs_exist_ok=True)
+            partial.replace(directory)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
     def __repr__(self) -> str:
         count = "1 model" if self.num_models == 1 else f"{self.num_models} models"
@@ -166,6 +175,8 @@ class Model:
 
     def __getstate__(self) -> "dict[str, Any]":
         paths = [path for path in sorted(self._folder.rglob("*")) if path.is_file()]
+        if not paths:
+            raise FileNotFoundError(f"the model's folder, {self._folder}, is not there any more")
         files = {path.relative_to(self._folder).as_posix(): path.read_bytes() for path in paths}
         which = "newest" if self._newest else "best"
         return {"files": files, "events": self.events, "settings": self.settings, "which": which}

@@ -159,7 +159,9 @@ fn kind_of(data_type: &DataType) -> FrameKind {
         DataType::Struct(_) | DataType::Map(..) | DataType::Union(..) => {
             Refused("a structure of columns", "make each of them a column")
         }
-        DataType::Null | DataType::Boolean => FrameKind::Numbers,
+        // Nothing at all, which may be of lists, as text may.
+        DataType::Null => FrameKind::Words,
+        DataType::Boolean => FrameKind::Numbers,
         number if number.is_integer() || number.is_floating() => FrameKind::Numbers,
         number if number.is_decimal() => Refused("decimals", NUMBER),
         _ => Refused("a type that is not supported", "make it numbers, text or lists"),

@@ -52,6 +52,11 @@ class Training(unittest.TestCase):
                 headlong.load(Path(scratch, "elsewhere"))
         self.assertEqual(pickle.loads(pickle.dumps(MODEL)).predict(new), found)
         self.assertEqual(copy.deepcopy(MODEL).metrics, MODEL.metrics)
+        with folder() as scratch:
+            MODEL.save(Path(scratch, "model"))
+            model = headlong.load(Path(scratch, "model"))
+        with self.assertRaisesRegex(FileNotFoundError, "not there any more"):
+            pickle.dumps(model)
 
     def test_a_damaged_older_checkpoint_is_passed_over_where_the_newest_is_asked_for(self):
         with folder() as scratch:
@@ -240,6 +245,10 @@ class Errors(unittest.TestCase):
         self.refused(["`data`"], data=None)
         self.refused(["__arrow_c_stream__", "int"], data=3)
         self.refused(["data.columns.label"], config={})
+        self.refused(["`resume`", "checkpoint_dir"], resume=True)
+        for nothing in (None, []):
+            with self.assertRaisesRegex(TypeError, "expected a data frame"):
+                MODEL.predict(nothing)
         self.refused(["name a callback"], log_json="log.json")
 
     def test_rows_and_columns_are_named(self):

@@ -197,6 +197,25 @@ class Frames(unittest.TestCase):
                 os.chdir(here)
         self.assertIn("array", said.getvalue())
 
+    def test_rows_without_any_value_are_predicted(self):
+        model = headlong.train(data=TABLE, label="clicked", **QUICK)
+        for name in set(ROWS) - {"clicked"}:
+            rows = {of: values[:3] for of, values in ROWS.items()}
+            missing = model.predict(polars.DataFrame({**rows, name: [None] * 3}))
+            self.assertEqual(len(missing), 3)
+            nothing = pandas.DataFrame({**rows, name: [None] * 3})
+            self.assertEqual(model.predict(nothing).tolist(), missing.tolist())
+
+    def test_a_report_takes_no_frame_for_a_file(self):
+        with folder() as scratch:
+            output, model = Path(scratch, "run"), Path(scratch, "run", "model")
+            options = {**QUICK, "output_dir": output, "checkpoint_dir": model}
+            headlong.train(data=TABLE, label="clicked", **options)
+            write_csv(Path(scratch, "data"), clicks(100))
+            run = command("report", "run", cwd=scratch)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn("validated on a data frame", (output / "report.html").read_text())
+
     def test_what_cannot_be_read_is_left_out_or_named(self):
         for odd in (
             TABLE.append_column("odd", pyarrow.array([{"a": 1}] * 3000)),

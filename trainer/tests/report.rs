@@ -90,6 +90,15 @@ fn a_report_says_what_eval_says_of_the_same_rows() {
     let whose = format!("checkpoint of step {step}, on the first 100 rows of the validation data");
     assert_has(&page, &of_rows(&eval(&place, &front), &whose));
 
+    // Rows that were not there when the run ended are told; a folder may have moved.
+    std::fs::copy(&front, &place.valid).unwrap();
+    let moved = place.path("moved");
+    std::fs::rename(place.path("checkpoints"), output.join("checkpoints")).unwrap();
+    std::fs::rename(&output, &moved).unwrap();
+    assert_has(&report(&moved, &[]), "The run has evaluated 300 rows, and here are 100");
+    std::fs::rename(&moved, &output).unwrap();
+    std::fs::rename(output.join("checkpoints"), place.path("checkpoints")).unwrap();
+
     // What is gone is named, and the rest is there.
     for (gone, said) in [
         (place.path("checkpoints"), "checkpoints is not there any more"),
@@ -131,6 +140,23 @@ fn an_ensemble_is_reported_as_its_mean() {
         assert_has(&page, what);
     }
     assert_has(&page, &format!("<b>{}</b>", number(&found["auc"], 5)));
+}
+
+/// What was killed in the first of two models.
+#[test]
+fn an_ensemble_that_was_not_finished_says_so() {
+    let place = Place::new("rows.txt");
+    train(&place).with(&["--seeds", "2", "--steps", "12"]).succeeds();
+    let (output, checkpoints) = (place.path("output"), place.path("checkpoints"));
+    let history = output.join("history.jsonl");
+    let text = std::fs::read_to_string(&history).unwrap();
+    let second = text.match_indices("{\"event\":\"history\"").nth(1).unwrap().0;
+    std::fs::write(&history, &text[..second]).unwrap();
+    std::fs::remove_dir_all(checkpoints.join("seed-2")).unwrap();
+    let page = report(&output, &[]);
+    for what in ["1 of 2 models: finished", "<small>seed 1, step", "checkpoint of step"] {
+        assert_has(&page, what);
+    }
 }
 
 /// Names of columns, folders and files are text, whatever they hold.

@@ -72,7 +72,7 @@ fn histories(folder: &Path) -> [PathBuf; 2] {
 /// A folder without a history; a history that is damaged; a page that cannot be written.
 pub fn run(arguments: &ReportArguments, registry: &Registry) -> Result<()> {
     let folder = &arguments.run_dir;
-    let found = histories(folder).into_iter().find(|path| path.exists());
+    let found = histories(folder).into_iter().find(|path| path.is_file());
     let path = found.ok_or_else(|| nothing_kept(folder))?;
     let kept = read::read(&path)?;
     let rows = look_at_rows(arguments, path.parent().unwrap_or(folder), &kept, registry);
@@ -122,6 +122,13 @@ fn look_at_rows(
                     the importance of columns need rows that were not trained on."
             .to_owned());
     }
+    if model.start.data.valid_is_frame {
+        return Err(
+            "The run validated on a data frame, which no file holds: calibration, lift and \
+                    the importance of columns need rows of a file (`valid=\"rows.parquet\"`)."
+                .to_owned(),
+        );
+    }
     let working = model.processes.last().map(|process| process.working_folder.as_path());
     let files: Vec<DataFile> = valid.iter().map(|file| found_from(file, working)).collect();
     if let Some(file) = files.iter().find(|file| !is_there(file)) {
@@ -134,9 +141,21 @@ fn look_at_rows(
     let (most_rows, threads) = (arguments.rows, arguments.threads);
     say(format_args!("looking at up to {} rows of the validation data", count(most_rows)));
     let sample = Sample { checkpoints, files: &files, most_rows, threads };
-    rows::look(sample, registry).map_err(|error| {
+    let found = rows::look(sample, registry).map_err(|error| {
         let error = error.naming_columns(&[]);
         format!("The rows of the validation data cannot be looked at: {}.", chain(&error))
+    })?;
+    Ok(Found { remark: remark(kept, &found), ..found })
+}
+
+/// What is to be said where the rows are not those that the run has evaluated.
+fn remark(kept: &Kept, found: &Found) -> Option<String> {
+    let then = kept.models.iter().flat_map(|model| &model.evals).last()?.eval.metrics.eval_samples;
+    let now = found.metrics.eval_samples;
+    let is_changed = if found.is_all { now != then } else { now > then };
+    is_changed.then(|| {
+        let [then, now] = [then, now].map(count);
+        format!("The run has evaluated {then} rows, and here are {now}: the data has changed.")
     })
 }
 
@@ -166,7 +185,10 @@ fn checkpoints(
         if is_of_several { dir.parent() } else { Some(dir) }
     });
     let from_there = configured.zip(working).map(|(dir, working)| working.join(dir));
-    let mut places = [Some(folder), configured, from_there.as_deref()].into_iter().flatten();
+    // A folder may have moved, with the model in it.
+    let moved = configured.and_then(Path::file_name).map(|name| folder.join(name));
+    let places = [Some(folder), configured, from_there.as_deref(), moved.as_deref()];
+    let mut places = places.into_iter().flatten();
     let has_some = |place: &&Path| {
         !members(place).is_empty() || steps(place).is_ok_and(|steps| !steps.is_empty())
     };

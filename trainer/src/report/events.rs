@@ -26,6 +26,9 @@ pub struct DataSummary {
     pub valid: Vec<DataFile>,
     /// Rows of the validation files together.
     pub valid_rows: Option<u64>,
+    /// Whether the rows to validate on were a data frame of a program, whose name is no path.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub valid_is_frame: bool,
     /// Whether the files were made by the program.
     pub synthetic: bool,
 }

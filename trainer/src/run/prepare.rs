@@ -308,6 +308,7 @@ impl Prepared {
             train_rows: self.train_rows,
             valid: self.valid.clone(),
             valid_rows,
+            valid_is_frame: self.valid.iter().any(|file| file.frame().is_some()),
             synthetic: self.synthetic.is_some(),
         }
     }

@@ -112,10 +112,12 @@ pub fn headline(kept: &Kept) -> Option<(EvalMetrics, String)> {
     if let Some(eval) = &kept.ensemble {
         return Some((eval.metrics, format!("mean of {}", some(kept.models.len(), "model"))));
     }
-    let model = kept.models.last()?;
+    // Of several models, those that have ended are what is applied.
+    let ended = kept.models.iter().rev().find(|model| model.done.is_some());
+    let model = ended.or(kept.models.last())?;
     let (step, metrics) = model.of_kept_weights()?;
     let step = count(step);
-    let whose = match kept.models.len() {
+    let whose = match asked_for(kept) {
         1 => format!("of the weights of step {step}"),
         _ => format!("seed {}, step {step}", model.start.seed),
     };
@@ -133,9 +135,19 @@ fn outcome(kept: &Kept) -> String {
         })
         .collect();
     said.dedup();
-    let models = if kept.models.len() > 1 { "models: " } else { "" };
-    let number = if models.is_empty() { String::new() } else { format!("{} ", kept.models.len()) };
-    format!("{number}{models}{}", said.join(", "))
+    let (begun, all) = (kept.models.len(), asked_for(kept));
+    let models = match begun {
+        _ if all == 1 => String::new(),
+        _ if begun == all => format!("{all} models: "),
+        _ => format!("{begun} of {all} models: "),
+    };
+    models + &said.join(", ")
+}
+
+/// How many models the run is to train.
+fn asked_for(kept: &Kept) -> usize {
+    let seeds = kept.models.last().and_then(|model| model.start.config["train"]["seeds"].as_u64());
+    kept.models.len().max(seeds.unwrap_or(1) as usize)
 }
 
 fn resumed(model: &Model) -> Option<String> {

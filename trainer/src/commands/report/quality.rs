@@ -84,7 +84,8 @@ fn calibration_and_lift(found: &Found) -> String {
         has_diagonal: true,
     };
     let lift = format!("<div class=\"panel\"><h3>Lift</h3>\n{}</div>\n", lift(found));
-    let rows = paragraph("lead", &whose(found));
+    let remark = found.remark.as_deref().map(|remark| paragraph("missing", remark));
+    let rows = remark.unwrap_or_default() + &paragraph("lead", &whose(found));
     format!(
         "{rows}<div class=\"grid\">\n{}{}{lift}</div>\n",
         calibration.draw(),
@@ -204,7 +205,15 @@ mod tests {
         scores.extend(&logits, &labels);
         let metrics = EvalMetrics::of(&scores.tally());
         let tenths = crate::commands::slices::tenths(&mut scores);
-        Found { metrics, tenths, importance: Vec::new(), is_all: false, step: 7, models: 1 }
+        Found {
+            metrics,
+            tenths,
+            importance: Vec::new(),
+            is_all: false,
+            step: 7,
+            models: 1,
+            remark: None,
+        }
     }
 
     #[test]

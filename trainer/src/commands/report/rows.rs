@@ -40,6 +40,8 @@ pub struct Found {
     /// The checkpoint's step, of a single model.
     pub step: u64,
     pub models: usize,
+    /// What is to be said of the rows before all else.
+    pub remark: Option<String>,
 }
 
 /// What a shuffled column costs.
@@ -92,7 +94,7 @@ pub fn look(sample: Sample<'_>, registry: &Registry) -> Result<Found> {
     }
     let key = |found: &Importance| found.auc_loss.or(found.logloss_rise).unwrap_or(0.0);
     importance.sort_by(|one, other| key(other).total_cmp(&key(one)));
-    Ok(Found { metrics, tenths, importance, is_all, step, models })
+    Ok(Found { metrics, tenths, importance, is_all, step, models, remark: None })
 }
 
 fn scores_of(

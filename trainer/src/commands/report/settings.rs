@@ -39,7 +39,7 @@ fn facts(kept: &Kept, model: &Model) -> Vec<Vec<String>> {
     let mut row = |what: &str, said: String| rows.push(vec![what.to_owned(), said]);
     row("command", start.command.clone());
     row("program", format!("headlong {}", start.version));
-    let DataSummary { train, train_rows, valid, valid_rows, synthetic } = &start.data;
+    let DataSummary { train, train_rows, valid, valid_rows, synthetic, .. } = &start.data;
     let made = if *synthetic { ", made by the program" } else { "" };
     row("training data", files(train, *train_rows) + made);
     row("validation data", files(valid, *valid_rows));
