@@ -118,7 +118,7 @@ pub fn checkpoints(fixture: &Fixture) -> Vec<Place> {
     let list = [
         format!("checkpoint inspect {HERE}"),
         format!("checkpoint verify {HERE}"),
-        format!("checkpoint export {HERE} --output {OWN}"),
+        format!("checkpoint export {HERE} --format safetensors --output {OWN}"),
         format!("eval --checkpoint {HERE} --data @good.txt"),
         format!("predict --checkpoint {HERE} --data @good.txt --output {OWN}.csv"),
         format!("train SMALL --data @good.txt --init-from {HERE}"),
