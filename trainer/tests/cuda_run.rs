@@ -252,7 +252,7 @@ fn processes_on_devices_of_their_own_end_as_threads_do() {
     let moving = [nodes, merging, ["--set", "hybrid.repartition_drift=1e-6"]].concat();
     for (settings, carried) in [(&[][..], in_memory), (&nodes, by_node), (&moving, by_node)] {
         let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
-        let train = train.with(&["--steps", "26", "--hybrid", "rows=50", "--eval-every", "13"]);
+        let train = train.with(&["--steps", "16", "--hybrid", "rows=50", "--eval-every", "8"]);
         let train = train.with(settings);
         let threads = train.clone().with(&["--ranks", "4"]).succeeds().digest();
         let planned = train.clone().with(&["--dry-run"]).launched(4).succeeds().stdout;
@@ -407,7 +407,7 @@ fn processes_that_evaluate_find_the_metrics_of_a_stopped_evaluation() {
     }
     let place = Place::new("rows.txt");
     let train = on_cuda(place.train(), "captured").path("--valid", &place.valid);
-    let train = train.with(&["--epochs", "2", "--eval-every", "24"]);
+    let train = train.with(&["--steps", "24", "--eval-every", "12"]);
     let outcome = |name: String, run: Run, processes| {
         let log = place.path(&name);
         let digest = run.path("--log-json", &log).launched(processes).succeeds().digest();

@@ -91,9 +91,10 @@ pub struct Step {
 }
 
 impl Step {
-    /// Whether it leaves a core of two idle: such steps run at once where one follows the other.
+    /// Whether it leaves a core of two idle for long: such steps run at once where one follows the
+    /// other.
     fn has_one_core(&self) -> bool {
-        ["sanitizers", "rxe"].contains(&self.name)
+        ["own-table", "python", "sanitizers", "rxe"].contains(&self.name)
     }
 }
 

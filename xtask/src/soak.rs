@@ -61,6 +61,11 @@ const LONG_TESTS: &[LongTest] = &[
     LongTest { package: "headlong", program: "cuda_strips", name: "soak_strips_in_200_orders" },
     LongTest {
         package: "headlong",
+        program: "cuda_strips",
+        name: "soak_little_more_travels_than_is_needed",
+    },
+    LongTest {
+        package: "headlong",
         program: "all",
         name: "planted::soak_ground_truth_at_terabyte_shape",
     },
