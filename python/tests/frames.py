@@ -211,7 +211,7 @@ class Frames(unittest.TestCase):
             output, model = Path(scratch, "run"), Path(scratch, "run", "model")
             options = {**QUICK, "output_dir": output, "checkpoint_dir": model}
             headlong.train(data=TABLE, label="clicked", **options)
-            write_csv(Path(scratch, "data"), clicks(100))
+            write_csv(clicks(100), Path(scratch, "data"))
             run = command("report", "run", cwd=scratch)
             self.assertEqual(run.returncode, 0, run.stderr)
             self.assertIn("validated on a data frame", (output / "report.html").read_text())
