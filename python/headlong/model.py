@@ -159,13 +159,18 @@ class Model:
         directory = Path(directory)
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise FileExistsError(f"{directory} is there, and not an empty folder")
-        # Under another name until all of it is there.
-        partial = directory.absolute().with_name(f".{directory.absolute().name}.partial")
+        to = directory = directory.absolute()
+        if is_new := not directory.exists():
+            # Under a name of its own until all of it is there. An empty folder may be a mount,
+            # which nothing takes the place of.
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            to = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
         try:
-            shutil.copytree(self._folder, partial, dirs_exist_ok=True)
-            partial.replace(directory)
+            shutil.copytree(self._folder, to, dirs_exist_ok=True)
+            if is_new:
+                to.replace(directory)
         except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(to, ignore_errors=True)
             raise
 
     def __repr__(self) -> str:

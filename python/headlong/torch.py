@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import _headlong
 from ._headlong import Error
-from .frames import inputs as _files
+from .frames import rows as _files
 from .model import is_newest
 
 __all__ = ["DLRM", "Ensemble", "HashedTable", "load"]

@@ -52,7 +52,12 @@ class Training(unittest.TestCase):
                 headlong.load(Path(scratch, "elsewhere"))
         self.assertEqual(pickle.loads(pickle.dumps(MODEL)).predict(new), found)
         self.assertEqual(copy.deepcopy(MODEL).metrics, MODEL.metrics)
+        with folder() as empty:
+            MODEL.save(empty)
+            self.assertEqual(headlong.load(empty).predict(new), found)
         with folder() as scratch:
+            MODEL.save(Path(scratch, "new", "model"))
+            self.assertEqual(os.listdir(Path(scratch, "new")), ["model"])
             MODEL.save(Path(scratch, "model"))
             model = headlong.load(Path(scratch, "model"))
         with self.assertRaisesRegex(FileNotFoundError, "not there any more"):

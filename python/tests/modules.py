@@ -202,6 +202,9 @@ class Module(unittest.TestCase):
         module = self.load()
         with self.assertRaisesRegex(headlong.Error, "data: header: expected a column `film`"):
             module.predict({"age": [1], "price": [2.0]})
+        for nothing in (None, []):
+            with self.assertRaisesRegex(TypeError, "expected a data frame"):
+                module.predict(nothing)
         with self.assertRaisesRegex(ValueError, "expected rows of 3 tables, found 1"):
             module(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))
 

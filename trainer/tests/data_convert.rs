@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 fn headlong(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_headlong"))
         .args(arguments)
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
         .output()
         .expect("the program was built with this test")
 }

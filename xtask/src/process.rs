@@ -34,13 +34,19 @@ pub fn cargo(arguments: &[&str], folder: &Path) -> Command {
     command("cargo", arguments, folder)
 }
 
-/// Builds a program of the workspace and says where it is; an error where it does not build.
+/// Builds a program of the workspace; an error where it does not build.
 ///
 /// With all packages in view: one alone would have dependencies with other features, and all of
 /// them would be compiled once more.
-pub fn built(root: &Path, target: &Path, program: &str) -> Result<PathBuf> {
+pub fn build(root: &Path, program: &str) -> Result<()> {
     let arguments = ["build", "--release", "--quiet", "--workspace", "--bin", program];
     ensure!(show(cargo(&arguments, root))?, "{program} does not build");
+    Ok(())
+}
+
+/// As [`build`]: where the program is.
+pub fn built(root: &Path, target: &Path, program: &str) -> Result<PathBuf> {
+    build(root, program)?;
     Ok(target.join("release").join(program))
 }
 

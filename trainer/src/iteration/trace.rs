@@ -26,8 +26,8 @@ pub struct Record {
     pub sampled: bool,
 }
 
-/// Where steps are sampled, one of so many is: the clock is asked for so rarely that a run is as
-/// fast as without.
+/// Where steps are sampled, one of so many is: of a dozen stages, that is three readings of the
+/// clock a step.
 pub const SAMPLED_EVERY: u64 = 8;
 
 #[derive(Debug)]

@@ -213,6 +213,8 @@ impl Run {
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).stdin(Stdio::null());
+        // What a run leaves in its default output folder is no part of the tree.
+        command.current_dir(env!("CARGO_TARGET_TMPDIR"));
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }

@@ -27,8 +27,7 @@ pub fn run(root: &Path, python: &str) -> Result<Outcome> {
     let text = fs::read_to_string(&path).at(&path)?;
     let kept: Vec<Ratio> = text.lines().filter_map(ratio_of).collect();
     ensure!(!kept.is_empty(), "{KEPT} has no line `ratio SHAPE BATCH TYPE THREADS RATIO PEER`");
-    // Its script finds the program by itself.
-    process::built(root, Path::new(""), "headlong")?;
+    process::build(root, "headlong")?;
     let mut short = Vec::new();
     for was in &kept {
         let now = measure(root, python, &was.case)?;

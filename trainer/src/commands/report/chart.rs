@@ -64,12 +64,12 @@ pub struct Chart {
 impl Chart {
     /// The chart as a figure; nothing where it has no point.
     pub fn draw(&self) -> String {
-        let mut text = format!("<figure><figcaption>{}</figcaption>\n", escape(self.title));
-        self.write_legend(&mut text);
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         if points().next().is_none() {
             return String::new();
         }
+        let mut text = format!("<figure><figcaption>{}</figcaption>\n", escape(self.title));
+        self.write_legend(&mut text);
         let interval = |axis: Axis, of: &dyn Fn(&(f64, f64)) -> f64, most| {
             let zero = axis.from_zero.then_some(0.0);
             Interval::new(points().map(of).chain(zero), most)

@@ -86,7 +86,7 @@ fn best(models: &[Model]) -> String {
 
 fn of_evaluations(models: &[Model], get: fn(&EvalMetrics) -> Option<f64>) -> Vec<Curve> {
     let of = |(index, model): (usize, &Model)| {
-        let name = if models.len() == 1 { String::new() } else { seed(model) };
+        let name = name_among(models, model);
         Curve { name, class: colour(index).to_owned(), ..evaluated(model, get) }
     };
     models.iter().enumerate().map(of).collect()
@@ -105,7 +105,7 @@ fn evaluated(model: &Model, get: fn(&EvalMetrics) -> Option<f64>) -> Curve {
 
 fn of_steps(models: &[Model], get: fn(&StepAt) -> Option<f64>) -> Vec<Curve> {
     let of = |(index, model): (usize, &Model)| {
-        let name = if models.len() == 1 { String::new() } else { seed(model) };
+        let name = name_among(models, model);
         curve(name, colour(index), points(&model.steps, get))
     };
     models.iter().enumerate().map(of).collect()
@@ -124,6 +124,11 @@ fn curve(name: String, class: &str, points: Vec<(f64, f64)>) -> Curve {
 
 fn colour(model: usize) -> &'static str {
     COLOURS[model.min(COLOURS.len() - 1)]
+}
+
+/// What tells a model from the others; nothing where it is the only one.
+fn name_among(models: &[Model], model: &Model) -> String {
+    if models.len() == 1 { String::new() } else { seed(model) }
 }
 
 fn seed(model: &Model) -> String {
