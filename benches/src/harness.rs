@@ -5,7 +5,7 @@ use headlong::commands::bench::sample::{Block, Sample, Summary, summarize};
 use headlong::config::Instructions;
 use headlong::system::machine::instruction_limit;
 use headlong_device::Stream;
-use headlong_device::simd::{Isa, Limit, isa};
+use headlong_device::simd::{Limit, isa};
 use serde_json::json;
 use std::cell::OnceCell;
 use std::fs::OpenOptions;
@@ -156,7 +156,7 @@ impl Harness {
     /// Blocks on this processor's best instruction set and on `other`, in turn; keeps the ratio of
     /// their medians.
     fn compare(&mut self, rate: &Rate<'_>, other: Instructions, body: &mut impl FnMut()) {
-        let all = Limit::new(Isa::Avx512, true);
+        let all = Limit::all();
         let sides = [all, instruction_limit(other).expect("the command line was checked")];
         let calls = self.calls_per_block(body);
         let mut samples = [Vec::new(), Vec::new()];

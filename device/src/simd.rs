@@ -5,6 +5,9 @@
 //! fuses `a * b + c` on its own, so bodies that write `*`, `+` and `mul_add` explicitly give the
 //! same bits on every instruction set.
 
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+
 use std::cell::Cell;
 
 /// An instruction set that bodies are compiled for, in rising order.
@@ -29,6 +32,17 @@ impl Isa {
     }
 }
 
+/// Instructions for products of bf16, in rising order; each includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Bf16Products {
+    /// None of their own.
+    None,
+    /// Of pairs of numbers (AVX-512 BF16).
+    Pairs,
+    /// Of tiles of 16 × 32 numbers (AMX).
+    Tiles,
+}
+
 /// What the bodies of a thread may use. It changes speed, not results.
 ///
 /// A thread may use all that the processor has, until [`Self::set`] or [`Self::run`] says otherwise
@@ -37,7 +51,7 @@ impl Isa {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     isa: Isa,
-    bf16: bool,
+    bf16: Bf16Products,
 }
 
 thread_local! {
@@ -46,18 +60,29 @@ thread_local! {
 }
 
 impl Limit {
-    /// At most `isa`, and instructions for products of bf16 only where `bf16` allows them; never
-    /// more than the processor has.
-    pub fn new(isa: Isa, bf16: bool) -> Self {
+    /// At most `isa`, and with it for products of bf16 at most `bf16`; never more than the
+    /// processor has.
+    pub fn new(isa: Isa, bf16: Bf16Products) -> Self {
         let isa = isa.min(detect());
-        Self { isa, bf16: bf16 && isa == Isa::Avx512 && detects_bf16() }
+        let bf16 = if isa == Isa::Avx512 { bf16.min(detect_bf16()) } else { Bf16Products::None };
+        Self { isa, bf16 }
+    }
+
+    /// At most `isa`, with all that it has for products of bf16.
+    pub fn at_most(isa: Isa) -> Self {
+        Self::new(isa, Bf16Products::Tiles)
+    }
+
+    /// All that the processor has.
+    pub fn all() -> Self {
+        Self::at_most(Isa::Avx512)
     }
 
     /// That of this thread.
     #[inline]
     pub fn current() -> Self {
         LIMIT.get().unwrap_or_else(|| {
-            let limit = Self::new(Isa::Avx512, true);
+            let limit = Self::all();
             limit.set();
             limit
         })
@@ -91,17 +116,24 @@ pub fn isa() -> Isa {
     Limit::current().isa
 }
 
-/// Whether products of bf16 have instructions of their own (AVX-512 BF16) that this thread may use.
+/// The best instructions for products of bf16 that this thread may use.
 #[inline]
-pub fn has_bf16() -> bool {
+pub fn bf16_products() -> Bf16Products {
     Limit::current().bf16
 }
 
-fn detects_bf16() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+#[cfg(target_arch = "x86_64")]
+fn detect_bf16() -> Bf16Products {
+    match is_x86_feature_detected!("avx512bf16") {
+        true if tiles::are_permitted() => Bf16Products::Tiles,
+        true => Bf16Products::Pairs,
+        false => Bf16Products::None,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect_bf16() -> Bf16Products {
+    Bf16Products::None
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -215,7 +247,7 @@ mod tests {
         let x: Vec<f32> = (0..1003).map(|i| (i as f32).sin()).collect();
         let mut results = Vec::new();
         for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
-            let limit = Limit::new(isa, true);
+            let limit = Limit::at_most(isa);
             if limit.isa != isa {
                 println!("skipped, because this processor has no {}", isa.name());
                 continue;
@@ -241,9 +273,9 @@ mod tests {
             used.into_inner().unwrap()
         };
         for isa in [Isa::Portable, Isa::Avx512] {
-            let limit = Limit::new(isa, true);
+            let limit = Limit::at_most(isa);
             assert_eq!(used_by(limit), HashSet::from([limit.isa]));
         }
-        assert_eq!(Limit::current(), Limit::new(Isa::Avx512, true), "a limit ends with its body");
+        assert_eq!(Limit::current(), Limit::all(), "a limit ends with its body");
     }
 }

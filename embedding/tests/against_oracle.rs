@@ -142,7 +142,7 @@ fn threads_and_instruction_sets_change_no_bit() {
         }
         for isa in [Isa::Portable, Isa::Avx2] {
             let two = || weights_after_two_steps(2, optimizer, dtype);
-            assert!(one == Limit::new(isa, true).run(two), "{}", isa.name());
+            assert!(one == Limit::at_most(isa).run(two), "{}", isa.name());
         }
     }
 }

@@ -6,7 +6,8 @@
 //! So an element depends only on its row of `A` and its column of `B`: not on the tile it falls
 //! in, on its place in the batch, on the number of threads or on the instruction set.
 //!
-//! Of factors in bf16 ([`FactorType::Bf16`]) two steps of k are one, the odd one added first.
+//! Factors in bf16 have two other orders: two steps of k are one, the odd one added first
+//! ([`FactorType::Bf16`]), or 32 are ([`FactorType::Bf16Tiles`]).
 //!
 //! # Shapes
 //! `A` is `m × k`, `B` is `k × n`, `C` is `m × n`; all f32. Either `A` lies by rows and is
@@ -43,23 +44,41 @@ pub enum FactorType {
     /// `c ← fma(a(i,2k), b(2k,j), fma(a(i,2k+1), b(2k+1,j), c))`, where numbers below 2⁻¹²⁶ are
     /// zero.
     Bf16,
+    /// bf16 as there, added up as `tdpbf16ps` does (AMX): of [`GROUP`] steps of k, zeros after the
+    /// last, those of even k are one chain from zero and those of odd k another, and
+    /// `c ← c + (even + odd)`, where numbers below 2⁻¹²⁶ are zero.
+    Bf16Tiles,
 }
+
+/// Steps of k that [`FactorType::Bf16Tiles`] adds up before they are added to a sum.
+pub const GROUP: usize = 32;
 
 impl FactorType {
     /// 32-bit words of `k` packed numbers: two of bf16 in one, the first in its lower half,
-    /// zero after the last.
+    /// zero after the last; of tiles, whole groups.
     pub const fn words(self, k: usize) -> usize {
         match self {
             FactorType::F32 => k,
             FactorType::Bf16 => k.div_ceil(2),
+            FactorType::Bf16Tiles => k.div_ceil(GROUP) * (GROUP / 2),
         }
+    }
+
+    /// Whether factors are bf16.
+    pub const fn is_bf16(self) -> bool {
+        matches!(self, FactorType::Bf16 | FactorType::Bf16Tiles)
     }
 
     /// Numbers before word `word`.
     const fn before(self, word: usize) -> usize {
+        if self.is_bf16() { 2 * word } else { word }
+    }
+
+    /// Words that blocks of k are whole multiples of.
+    const fn unit(self) -> usize {
         match self {
-            FactorType::F32 => word,
-            FactorType::Bf16 => 2 * word,
+            FactorType::F32 | FactorType::Bf16 => 1,
+            FactorType::Bf16Tiles => GROUP / 2,
         }
     }
 }
@@ -179,10 +198,7 @@ impl Product<'_> {
             );
         }
         assert!(panels || !self.epilogue.any(), "only products with panels are finished");
-        debug_assert!(
-            self.dtype == FactorType::F32 || self.holds_bf16(),
-            "lower halves of bf16 are zero"
-        );
+        debug_assert!(!self.dtype.is_bf16() || self.holds_bf16(), "lower halves of bf16 are zero");
         if let Some(bias) = self.epilogue.bias {
             assert_eq!(bias.len(), n, "one bias per column");
         }
@@ -215,6 +231,12 @@ fn run_tiles(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums: Option<&mu
     for_each_tile(pool, c, sums, tile, &|tile| simd::compute(kernels, product, tile));
 }
 
+/// Multiplies tiles of AMX `rounds` times, four pairs of 16 × 32 and 32 × 16 numbers a round, without
+/// reading memory. Returns the FLOP done; 0 where this thread may not use tiles.
+pub fn multiply_tiles(rounds: u64) -> u64 {
+    simd::multiply_tiles(rounds)
+}
+
 /// Rows and columns of a tile. They change speed only: every element is the same chain wherever it
 /// is computed.
 fn tile_shape(
@@ -234,8 +256,8 @@ fn tile_shape(
         // A band of rows stays in the second-level cache while all panels pass by.
         Rhs::Panels(_) => {
             let sides: &[usize] = match kernels.variant {
-                Variant::F32 | Variant::Widened => &[256, 128, 64],
-                Variant::Words => &[simd::BAND_ROWS, 64],
+                Variant::F32 | Variant::Widened | Variant::WidenedTiles => &[256, 128, 64],
+                Variant::Words | Variant::Tiles => &[simd::BAND_ROWS, 64],
             };
             (even(rows, choose(sides, &|side| rows.div_ceil(side))), cols.max(1))
         }
@@ -243,7 +265,9 @@ fn tile_shape(
             let side =
                 choose(&[256, 192, 128, 64], &|side| rows.div_ceil(side) * cols.div_ceil(side));
             let tile_rows = even(rows, side.min(kernels.max_packed_rows()));
-            (tile_rows, even(cols, side).next_multiple_of(PANEL_COLS))
+            // Packing weighs more than memory where products take so little time.
+            let most = if kernels.variant == Variant::Tiles { 2 * side } else { side };
+            (tile_rows, even(cols, most).next_multiple_of(PANEL_COLS))
         }
     }
 }

@@ -268,6 +268,14 @@ settings! {
         ///
         /// The last two also decide what ranks exchange: `comm.compress`.
         pub precision: Precision = Precision::F32,
+        /// `bf16` on processors: the order in which products are added up, "pairs", "tiles" or
+        /// "auto" (docs/numerics.md).
+        ///
+        /// It decides the last bits of a model, on every processor the same ones. AMX adds up
+        /// "tiles", AVX-512 BF16 "pairs"; other orders take as long as f32 or longer. "auto": that
+        /// of the checkpoint that is resumed from, else "tiles" where the processor has AMX.
+        #[serde(skip_serializing_if = "Bf16Sums::is_auto")]
+        pub bf16_sums: Bf16Sums = Bf16Sums::Auto,
         /// `f16`: first factor of the loss, a power of two from 1 to 2^24; it adapts
         /// (docs/numerics.md).
         pub loss_scale: f64 = 65536.0,
@@ -292,6 +300,24 @@ pub enum Precision {
     Bf16,
     /// Half precision products, f32 sums.
     F16,
+}
+
+/// The order in which products of bf16 are added up on a processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Bf16Sums {
+    /// That of the checkpoint, or the fastest on this processor.
+    Auto,
+    /// Two at a time, as AVX-512 BF16 does.
+    Pairs,
+    /// 32 at a time, as AMX does.
+    Tiles,
+}
+
+impl Bf16Sums {
+    fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
 }
 
 settings! {
@@ -333,7 +359,7 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         pub threads: Option<usize>,
         /// The processor's instructions that arithmetic may use: "auto", "portable", "avx2",
-        /// "avx512" or "avx512_bf16"; changes no result.
+        /// "avx512", "avx512_bf16" or "amx"; changes no result.
         pub instructions: Instructions = Instructions::Auto,
         /// Data-parallel ranks.
         pub ranks: usize = 1,

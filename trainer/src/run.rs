@@ -9,3 +9,4 @@ pub mod outlook;
 pub mod prepare;
 pub mod session;
 pub mod statistics;
+pub mod sums;

@@ -11,6 +11,7 @@ use crate::run::device::{self, RanksHere};
 use crate::run::open::{OpenArgs, open_session};
 use crate::run::prepare::Prepared;
 use crate::run::session::{self as run, Start, StepOutcome, find_checkpoint, predict_all};
+use crate::run::sums;
 use crate::state::checkpoint;
 use crate::system::machine::cores;
 use crate::table::Registry;
@@ -93,6 +94,7 @@ impl SessionBuilder {
         let config = data::resolve(&config)?;
         let here = RanksHere::single_process(&config);
         let config = device::decide(&config, here, &registry)?.config;
+        let config = sums::decide_for_run(&config, resume);
         let mut job = Job::single_process(&config)?;
         let config = job.config.clone();
         let resumed = find_checkpoint(&config, resume, true)?;

@@ -8,16 +8,30 @@ use crate::run_support::{Place, Run};
 use std::path::PathBuf;
 
 /// From the narrowest up.
-const PATHS: [&str; 4] = ["portable", "avx2", "avx512", "avx512_bf16"];
+const PATHS: [&str; 5] = ["portable", "avx2", "avx512", "avx512_bf16", "amx"];
 
 /// Models and precisions, as settings.
-const CASES: [(&str, &[&str]); 4] = [
+const CASES: [(&str, &[&str]); 5] = [
     ("dot, SGD", &[]),
     (
-        "dot, Adagrad, bf16",
-        &["train.precision=bf16", "optimizer.sparse.name=adagrad", "optimizer.dense.name=adagrad"],
+        "dot, Adagrad, bf16 in pairs",
+        &[
+            "train.precision=bf16",
+            "train.bf16_sums=pairs",
+            "optimizer.sparse.name=adagrad",
+            "optimizer.dense.name=adagrad",
+        ],
     ),
-    ("cross, bf16", &["train.precision=bf16", "model.interaction=cross", "model.cross_rank=24"]),
+    ("dot, bf16 in tiles", &["train.precision=bf16", "train.bf16_sums=tiles"]),
+    (
+        "cross, bf16 in tiles",
+        &[
+            "train.precision=bf16",
+            "train.bf16_sums=tiles",
+            "model.interaction=cross",
+            "model.cross_rank=24",
+        ],
+    ),
     ("cat, f16", &["train.precision=f16", "model.interaction=cat"]),
 ];
 

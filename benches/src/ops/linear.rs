@@ -17,7 +17,11 @@ const LAYERS: [(usize, usize); 5] = [(13, 512), (367, 512), (512, 256), (479, 10
 pub fn run(harness: &mut Harness) -> anyhow::Result<()> {
     let samples = harness.size(2048, 32);
     for (inputs, outputs) in LAYERS {
-        for (name, compute) in [("", Compute::F32), ("bf16 ", Compute::Rounded(Rounding::Bf16))] {
+        for (name, compute) in [
+            ("", Compute::F32),
+            ("bf16 ", Compute::Rounded(Rounding::Bf16)),
+            ("tiles of bf16 ", Compute::RoundedTiles),
+        ] {
             layer(harness, samples, (inputs, outputs), (name, compute))?;
         }
     }
@@ -52,7 +56,7 @@ fn layer(
     w.refresh(&stream);
     let drawn = |seed: u64, len: usize| {
         let mut values = uniform(seed, len);
-        if let Compute::Rounded(rounding) = compute {
+        if let Some(rounding) = compute.rounding() {
             rounding.round_all(&mut values);
         }
         values

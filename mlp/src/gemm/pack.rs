@@ -13,13 +13,14 @@ pub const fn panel_elements(dtype: FactorType, k: usize, cols: usize) -> usize {
 }
 
 /// Packs panel `panel` of `B = matrix`: `panel_data[k·32 + c] = matrix(k, 32·panel + c)`, zeros
-/// beyond the last column. Of bf16, word `k` holds the rows `2k` and `2k + 1`, rounded.
+/// beyond the last column. Of bf16, word `k` holds the rows `2k` and `2k + 1`, rounded; zeros fill
+/// words beyond the last row.
 pub fn pack_columns(dtype: FactorType, matrix: MatRef<'_>, panel: usize, panel_data: &mut [f32]) {
     let first = panel * PANEL_COLS;
     let cols = first..matrix.cols().min(first + PANEL_COLS);
     match dtype {
         FactorType::F32 => copy_panel(matrix, cols, panel_data),
-        FactorType::Bf16 => pair_panel(matrix, cols, panel_data),
+        FactorType::Bf16 | FactorType::Bf16Tiles => pair_panel(matrix, cols, panel_data),
     }
 }
 
@@ -35,6 +36,6 @@ pub fn pack_transposed(
     let rows = first..matrix.rows().min(first + PANEL_COLS);
     match dtype {
         FactorType::F32 => transpose_panel(matrix, rows, panel_data),
-        FactorType::Bf16 => pair_transposed_panel(matrix, rows, panel_data),
+        FactorType::Bf16 | FactorType::Bf16Tiles => pair_transposed_panel(matrix, rows, panel_data),
     }
 }

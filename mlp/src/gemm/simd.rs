@@ -2,6 +2,8 @@
 //! processor.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -12,11 +14,12 @@ mod pairs;
 
 pub use pairs::{BAND_ROWS, pair_panel, pair_transposed_panel};
 
-use super::{Epilogue, FactorType, Lhs, PANEL_COLS, Panels, Product, Rhs};
+use super::{Epilogue, FactorType, GROUP, Lhs, PANEL_COLS, Panels, Product, Rhs};
 use crate::simd::Tile;
 use headlong_device::MatRef;
-use headlong_device::simd::{Isa, has_bf16, isa};
-use pairs::{BAND_STRIDE, BAND_WORDS, pack_band, pair_rows, widen};
+use headlong_device::simd::{Bf16Products, Isa, bf16_products, isa};
+use headlong_device::vectorized;
+use pairs::{BAND_STRIDE, BAND_WORDS, numbers_of, pack_band, pair_rows, widen};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -30,6 +33,13 @@ const STRIP_ROWS: usize = 16;
 /// Strips that a block of a tile takes at most: 304 KiB of stack, 266 rows in microtiles of 14.
 const MAX_STRIPS: usize = 19;
 
+/// Elements of all strips of a block.
+const PACKED_ELEMENTS: usize = MAX_STRIPS * BLOCK_K * STRIP_ROWS;
+
+/// The strips of a block on the stack, in whole cache lines.
+#[repr(C, align(64))]
+struct PackedStrips([MaybeUninit<f32>; PACKED_ELEMENTS]);
+
 /// What microkernels multiply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
@@ -39,6 +49,10 @@ pub enum Variant {
     Words,
     /// bf16 as numbers of f32, two steps of k at a time, with zeros for numbers below 2⁻¹²⁶.
     Widened,
+    /// Words of two bf16, tile by tile.
+    Tiles,
+    /// bf16 as numbers of f32, added up as those of tiles are.
+    WidenedTiles,
 }
 
 /// The microkernels of a product, chosen once for all of it, since tests change under way what is
@@ -56,8 +70,10 @@ impl Kernels {
         let isa = isa();
         let variant = match dtype {
             FactorType::F32 => Variant::F32,
-            FactorType::Bf16 if isa == Isa::Avx512 && has_bf16() => Variant::Words,
+            FactorType::Bf16 if bf16_products() >= Bf16Products::Pairs => Variant::Words,
             FactorType::Bf16 => Variant::Widened,
+            FactorType::Bf16Tiles if bf16_products() == Bf16Products::Tiles => Variant::Tiles,
+            FactorType::Bf16Tiles => Variant::WidenedTiles,
         };
         Self { isa, variant }
     }
@@ -66,6 +82,8 @@ impl Kernels {
     fn max_rows(self) -> usize {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if self.variant == Variant::Tiles => amx::MAX_ROWS,
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512::MAX_ROWS,
             _ => fallback::MAX_ROWS,
         }
@@ -73,7 +91,16 @@ impl Kernels {
 
     /// Most rows that a tile may have whose left factor is packed.
     pub fn max_packed_rows(self) -> usize {
-        MAX_STRIPS * self.max_rows()
+        PACKED_ELEMENTS / self.strip_elements(self.variant.block_words()) * self.max_rows()
+    }
+
+    /// Elements of a packed strip of a block of so many words.
+    fn strip_elements(self, words: usize) -> usize {
+        match self.variant {
+            #[cfg(target_arch = "x86_64")]
+            Variant::Tiles => amx::MAX_ROWS * amx::STRIP_STRIDE,
+            _ => self.variant.rows(words) * STRIP_ROWS,
+        }
     }
 }
 
@@ -81,13 +108,16 @@ impl Variant {
     /// Rows that `words` of [`FactorType::words`] take in a packed block.
     const fn rows(self, words: usize) -> usize {
         match self {
-            Variant::F32 | Variant::Words => words,
-            Variant::Widened => 2 * words,
+            Variant::F32 | Variant::Words | Variant::Tiles => words,
+            Variant::Widened | Variant::WidenedTiles => 2 * words,
         }
     }
 
     const fn block_words(self) -> usize {
-        BLOCK_K / self.rows(1)
+        match self {
+            Variant::Tiles => BLOCK_K / 2,
+            _ => BLOCK_K / self.rows(1),
+        }
     }
 }
 
@@ -154,6 +184,12 @@ impl MicroFinish {
         round: false,
     };
 
+    /// Whether anything is done to sums.
+    #[cfg(target_arch = "x86_64")]
+    fn changes(&self) -> bool {
+        !self.bias.is_null() || self.relu || !self.mask.is_null() || self.round
+    }
+
     fn at(epilogue: &Epilogue<'_>, row: usize, col: usize) -> Self {
         Self {
             bias: epilogue.bias.map_or(std::ptr::null(), |bias| bias[col..].as_ptr()),
@@ -167,17 +203,30 @@ impl MicroFinish {
 
 /// Computes the elements of `product` that `tile` covers.
 pub fn compute(kernels: Kernels, product: &Product<'_>, mut tile: Tile<'_>) {
+    #[cfg(target_arch = "x86_64")]
+    let _configured = (kernels.variant == Variant::Tiles).then(amx::Configured::new);
     match product.rhs {
         Rhs::Panels(panels) => with_panels(kernels, product, &panels, &mut tile),
         Rhs::Rows(matrix) => with_rows(kernels, product, matrix, &mut tile),
     }
 }
 
-/// Blocks of k of at most `most` words, as even as can be; one empty block where k is 0.
-fn blocks(words: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let (start, len) = (words.start, words.len());
-    let count = len.div_ceil(most).max(1);
-    (0..count).map(move |block| start + block * len / count..start + (block + 1) * len / count)
+/// See [`super::multiply_tiles`].
+pub fn multiply_tiles(rounds: u64) -> u64 {
+    match bf16_products() {
+        #[cfg(target_arch = "x86_64")]
+        Bf16Products::Tiles => amx::multiply_tiles(rounds),
+        _ => 0,
+    }
+}
+
+/// Blocks of k of at most `most` words, of whole `unit`s, as even as can be; one empty block where
+/// k is 0.
+fn blocks(words: Range<usize>, most: usize, unit: usize) -> impl Iterator<Item = Range<usize>> {
+    let (start, units) = (words.start, words.len() / unit);
+    let count = words.len().div_ceil(most).max(1);
+    let at = move |block: usize| start + block * units / count * unit;
+    (0..count).map(move |block| at(block)..at(block + 1))
 }
 
 /// Where microtiles read `A`.
@@ -197,10 +246,10 @@ enum Source {
 fn with_panels(kernels: Kernels, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
     let words = 0..product.dtype.words(panels.k);
     match kernels.variant {
-        Variant::F32 | Variant::Widened => {
+        Variant::F32 | Variant::Widened | Variant::WidenedTiles => {
             over_panels(kernels, product, panels, tile, (words, Source::Matrix))
         }
-        Variant::Words => with_band(kernels, product, panels, tile, words),
+        Variant::Words | Variant::Tiles => with_band(kernels, product, panels, tile, words),
     }
 }
 
@@ -216,7 +265,7 @@ fn with_band(
     let Lhs::Rows(lhs) = product.lhs else {
         unreachable!("`check` lets panels go only with rows");
     };
-    for stretch in blocks(words, BAND_WORDS) {
+    for stretch in blocks(words, BAND_WORDS, product.dtype.unit()) {
         let rows = tile.first_row..tile.first_row + tile.rows;
         let band = pack_band(lhs, rows, stretch.clone(), &mut packed);
         let source = Source::Band { words: band, first: stretch.start };
@@ -236,12 +285,13 @@ fn over_panels(
     let mut widened = PanelBlock::new();
     for col in (0..tile.cols).step_by(PANEL_COLS) {
         let panel = (tile.first_col + col) / PANEL_COLS;
-        for block in blocks(words.clone(), kernels.variant.block_words()) {
+        let most = kernels.variant.block_words();
+        for block in blocks(words.clone(), most, product.dtype.unit()) {
             let (start, end) = (panel * whole + block.start, panel * whole + block.end);
             let packed = &panels.data[start * PANEL_COLS..end * PANEL_COLS];
             let b = match kernels.variant {
-                Variant::F32 | Variant::Words => packed.as_ptr(),
-                Variant::Widened => widen(packed, &mut widened),
+                Variant::F32 | Variant::Words | Variant::Tiles => packed.as_ptr(),
+                Variant::Widened | Variant::WidenedTiles => widen(packed, &mut widened),
             };
             // The panels lie in the order in which they are read.
             let following = panels.data.get(end * PANEL_COLS..).map_or(b, <[f32]>::as_ptr);
@@ -258,7 +308,7 @@ fn over_panels(
 /// Block after block of k: the block's part of `A` is packed once, then panel after panel of
 /// `B`, all on the stack; the rows of the next block are asked for meanwhile.
 fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
-    let mut packed_a = MaybeUninit::<[f32; MAX_STRIPS * BLOCK_K * STRIP_ROWS]>::uninit();
+    let mut packed_a = PackedStrips([MaybeUninit::uninit(); PACKED_ELEMENTS]);
     let mut packed_b = PanelBlock::new();
     let Lhs::Columns(lhs) = product.lhs else {
         unreachable!("`check` lets plain rows go only with columns");
@@ -271,13 +321,17 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
     let halves = dtype.before(1);
     let lines = (halves * tile.cols.div_ceil(16), halves * tile.rows.div_ceil(16));
     let spacing = (tile.cols.div_ceil(PANEL_COLS) * parts / (lines.0 + lines.1)).max(1);
-    for block in blocks(0..dtype.words(matrix.rows()), variant.block_words()) {
+    for block in blocks(0..dtype.words(matrix.rows()), variant.block_words(), dtype.unit()) {
         let next = dtype.before(block.end);
         let rows = row..row + tile.rows;
-        let a = pack_strips(variant, lhs, block.clone(), rows, parts, &mut packed_a);
+        let a = pack_strips(kernels, lhs, block.clone(), rows, parts, &mut packed_a);
         if let Some(sums) = &mut tile.row_values {
-            // SAFETY: the strips were just packed, with zeros where they have no row.
-            unsafe { add_strips(kernels, a, (parts, variant.rows(block.len())), sums) };
+            let samples = numbers_of(&block, matrix.rows());
+            match variant {
+                Variant::Tiles => add_rows(lhs, samples, row, sums),
+                // SAFETY: the strips were just packed, with zeros where they have no row.
+                _ => unsafe { add_strips(kernels, a, (parts, variant.rows(block.len())), sums) },
+            }
         }
         for panel in 0..tile.cols.div_ceil(PANEL_COLS) {
             let first = panel * PANEL_COLS;
@@ -298,6 +352,20 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
                     Ahead { start, stride: lhs.stride() }
                 }
             });
+        }
+    }
+}
+
+vectorized! {
+    /// Adds up rows of `matrix`, from column `first` on, in their order.
+    fn add_rows(matrix: MatRef<'_>, rows: Range<usize>, first: usize, sums: &mut [f32]) {
+        // As many columns at a time as stay in registers.
+        for (at, sums) in sums.chunks_mut(64).enumerate() {
+            let first = first + 64 * at;
+            for row in rows.clone() {
+                let values = &matrix.row(row)[first..first + sums.len()];
+                sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            }
         }
     }
 }
@@ -370,11 +438,17 @@ fn column(
             (Source::Strips(strips), _) => {
                 // SAFETY: strip `part` of the block was packed before.
                 (
-                    unsafe { strips.add(part * variant.rows(block.len()) * STRIP_ROWS) },
+                    unsafe { strips.add(part * kernels.strip_elements(block.len())) },
                     STRIP_ROWS,
                     true,
                 )
             }
+        };
+        #[cfg(target_arch = "x86_64")]
+        let (a_stride, columns) = match (source, variant) {
+            // Strips for tiles lie by rows.
+            (Source::Strips(_), Variant::Tiles) => (amx::STRIP_STRIDE, false),
+            _ => (a_stride, columns),
         };
         let micro = Micro {
             variant,
@@ -384,7 +458,9 @@ fn column(
             b,
             k: match (variant, columns) {
                 // Rows of the matrix end where they end.
-                (Variant::Widened, false) => k.min(2 * block.end) - 2 * block.start,
+                (Variant::Widened | Variant::WidenedTiles, false) => {
+                    k.min(2 * block.end) - 2 * block.start
+                }
                 _ => variant.rows(block.len()),
             },
             // SAFETY: `first` and `col` are inside the tile.
@@ -414,6 +490,8 @@ unsafe fn run(isa: Isa, micro: &Micro) {
     // SAFETY: passed on to the caller.
     unsafe {
         match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if micro.variant == Variant::Tiles => amx::run(micro),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512::run(micro),
             #[cfg(target_arch = "x86_64")]
@@ -458,8 +536,13 @@ unsafe fn pack_block<const VECTORS: usize>(
     unsafe {
         match variant {
             Variant::F32 => copy_rows::<VECTORS>(matrix, words, cols, target),
-            Variant::Words => pair_rows::<VECTORS, false>(matrix, words, cols, target),
-            Variant::Widened => {
+            Variant::Words | Variant::Tiles => {
+                let filled = numbers_of(&words, matrix.rows()).len().div_ceil(2);
+                let rest = (words.len() - filled) * VECTORS * 16;
+                pair_rows::<VECTORS, false>(matrix, words, cols, target);
+                target.add(filled * VECTORS * 16).write_bytes(0, rest);
+            }
+            Variant::Widened | Variant::WidenedTiles => {
                 let rows = 2 * words.start..matrix.rows().min(2 * words.end);
                 let (len, room) = (rows.len(), 2 * words.len());
                 copy_rows::<VECTORS>(matrix, rows, cols, target);
@@ -472,21 +555,29 @@ unsafe fn pack_block<const VECTORS: usize>(
 /// Packs a block, in words, of the columns `rows` of `matrix` as `parts` strips:
 /// `strip[k·16 + i] = matrix(k, first row + i)`, zeros beyond the rows of the strip.
 fn pack_strips(
-    variant: Variant,
+    kernels: Kernels,
     matrix: MatRef<'_>,
     words: Range<usize>,
     rows: Range<usize>,
     parts: usize,
-    packed: &mut MaybeUninit<[f32; MAX_STRIPS * BLOCK_K * STRIP_ROWS]>,
+    packed: &mut PackedStrips,
 ) -> *const f32 {
-    let room = variant.rows(words.len()) * STRIP_ROWS;
-    assert!(room <= BLOCK_K * STRIP_ROWS && parts <= MAX_STRIPS, "a block fits its buffer");
-    let start = packed.as_mut_ptr().cast::<f32>();
+    let (variant, room) = (kernels.variant, kernels.strip_elements(words.len()));
+    assert!(parts * room <= PACKED_ELEMENTS, "a block fits its buffer");
+    assert!(variant.rows(words.len()) <= BLOCK_K, "a block fits its buffer");
+    let start = packed.0.as_mut_ptr().cast::<f32>();
     for part in 0..parts {
         let len = rows.len();
         let strip = rows.start + part * len / parts..rows.start + (part + 1) * len / parts;
-        // SAFETY: rows of strip `part` lie inside the buffer; each is written in full.
-        unsafe { pack_block::<1>(variant, matrix, words.clone(), strip, start.add(part * room)) };
+        // SAFETY: strip `part` lies inside the buffer.
+        let target = unsafe { start.add(part * room) };
+        match variant {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the processor has AVX-512; the strip has its rows, of a block's words.
+            Variant::Tiles => unsafe { amx::pack_strip(matrix, words.clone(), strip, target) },
+            // SAFETY: each row of the strip is written in full.
+            _ => unsafe { pack_block::<1>(variant, matrix, words.clone(), strip, target) },
+        }
     }
     start
 }

@@ -1,10 +1,11 @@
 use super::*;
 use crate::rounding::Rounding;
 use half::bf16;
-use headlong_device::simd::{Isa, Limit, has_bf16, isa};
+use headlong_device::simd::{Bf16Products, Isa, Limit, bf16_products, isa};
 use headlong_device::testing::{small_integers, uniform};
 
-/// The definition: one fused chain over the depth, of bf16 with the odd one of two steps first.
+/// The definition: one fused chain over the depth, of bf16 with the odd one of two steps first, or
+/// two for each group.
 fn chain(
     dtype: FactorType,
     a: &dyn Fn(usize, usize) -> f32,
@@ -21,6 +22,11 @@ fn chain(
             let order = (0..depth).step_by(2).flat_map(|k| [k + 1, k]).filter(|&k| k < depth);
             order.fold(c, step)
         }
+        FactorType::Bf16Tiles => (0..depth).step_by(GROUP).fold(c, |c, first| {
+            let end = depth.min(first + GROUP);
+            let chain = |first: usize| (first..end).step_by(2).fold(0.0, step);
+            c + (chain(first) + chain(first + 1))
+        }),
     }
 }
 
@@ -40,7 +46,7 @@ fn check(case: &Case, threads: usize) {
     let &Case { dtype, m, n, depth, columns, accumulate, epilogue } = case;
     let drawn = |seed, len| {
         let mut values = uniform(seed, len);
-        if dtype == FactorType::Bf16 {
+        if dtype.is_bf16() {
             Rounding::Bf16.round_all(&mut values);
         }
         values
@@ -62,7 +68,7 @@ fn check(case: &Case, threads: usize) {
     let mut c_data = before.clone();
     let a = |i: usize, k: usize| if columns { a_mat.row(k)[i] } else { a_mat.row(i)[k] };
     let b = |k: usize, j: usize| b_mat.row(k)[j];
-    let round = epilogue && dtype == FactorType::Bf16;
+    let round = epilogue && dtype.is_bf16();
     let product = Product {
         dtype,
         lhs: if columns { Lhs::Columns(a_mat) } else { Lhs::Rows(a_mat) },
@@ -111,18 +117,21 @@ fn check(case: &Case, threads: usize) {
         == before[i * (n + 2) + n..(i + 1) * (n + 2)]));
 }
 
-/// The kernels there are, from the narrowest up, and whether those of AVX-512 may use instructions
-/// for bf16.
-const PATHS: [(Isa, bool); 4] =
-    [(Isa::Portable, false), (Isa::Avx2, false), (Isa::Avx512, false), (Isa::Avx512, true)];
+/// The kernels there are, from the narrowest up.
+const PATHS: [(Isa, Bf16Products); 5] = [
+    (Isa::Portable, Bf16Products::None),
+    (Isa::Avx2, Bf16Products::None),
+    (Isa::Avx512, Bf16Products::None),
+    (Isa::Avx512, Bf16Products::Pairs),
+    (Isa::Avx512, Bf16Products::Tiles),
+];
 
 /// Calls `body` once for each path that this processor has.
 fn on_every_path(body: &mut dyn FnMut(&str)) {
     for (allowed, bf16) in PATHS {
-        let name =
-            format!("{}{}", allowed.name(), if bf16 { " with instructions for bf16" } else { "" });
+        let name = format!("{} with {bf16:?} of bf16", allowed.name());
         Limit::new(allowed, bf16).run(|| {
-            if isa() != allowed || has_bf16() != bf16 {
+            if (isa(), bf16_products()) != (allowed, bf16) {
                 println!("skipped, because this processor has no {name}");
                 return;
             }
@@ -146,9 +155,10 @@ fn every_element_is_one_fused_chain_on_every_path() {
             (300, 70, 20),
             (9, 40, 2301),
         ] {
-            for bits in 0..16_u32 {
+            for bits in 0..24_u32 {
                 let on = |bit: u32| bits >> bit & 1 == 1;
-                let dtype = if on(3) { FactorType::Bf16 } else { FactorType::F32 };
+                let dtype =
+                    [FactorType::F32, FactorType::Bf16, FactorType::Bf16Tiles][bits as usize / 8];
                 let (columns, accumulate, epilogue) = (on(0), on(1), on(2) && !on(0));
                 let case = Case { dtype, m, n, depth, columns, accumulate, epilogue };
                 check(&case, 1 + bits as usize % 2);
@@ -187,7 +197,7 @@ fn packing_a_transpose_is_packing_the_transposed() {
     let matrix = MatRef::new(&data, rows, cols);
     let transposed: Vec<f32> = (0..cols * rows).map(|i| data[i % rows * cols + i / rows]).collect();
     let bits = |words: &[f32]| words.iter().map(|word| word.to_bits()).collect::<Vec<_>>();
-    for dtype in [FactorType::F32, FactorType::Bf16] {
+    for dtype in [FactorType::F32, FactorType::Bf16, FactorType::Bf16Tiles] {
         for panel in 0..rows.div_ceil(PANEL_COLS) {
             let unset = vec![f32::NAN; dtype.words(cols) * PANEL_COLS];
             let (mut one, mut other) = (unset.clone(), unset);
@@ -232,6 +242,7 @@ fn before(len: usize) -> Vec<f32> {
 
 /// A product of bf16 of extreme numbers, as bits; all NaN are one.
 fn extreme_product(
+    dtype: FactorType,
     (m, n, depth): (usize, usize, usize),
     columns: bool,
     accumulate: bool,
@@ -239,10 +250,10 @@ fn extreme_product(
     let (a, b) = (extreme(11, m * depth, 997), extreme(13, depth * n, 1009));
     let mut c = before(m * n);
     let b = MatRef::new(&b, depth, n);
-    let panel = FactorType::Bf16.words(depth) * PANEL_COLS;
-    let mut packed = vec![0.0; panel_elements(FactorType::Bf16, depth, n)];
+    let panel = dtype.words(depth) * PANEL_COLS;
+    let mut packed = vec![0.0; panel_elements(dtype, depth, n)];
     for (p, data) in packed.chunks_exact_mut(panel).enumerate() {
-        pack_columns(FactorType::Bf16, b, p, data);
+        pack_columns(dtype, b, p, data);
     }
     let (lhs, rhs) = if columns {
         (Lhs::Columns(MatRef::new(&a, depth, m)), Rhs::Rows(b))
@@ -250,19 +261,20 @@ fn extreme_product(
         let panels = Panels { data: &packed, k: depth, cols: n };
         (Lhs::Rows(MatRef::new(&a, m, depth)), Rhs::Panels(panels))
     };
-    let product =
-        Product { dtype: FactorType::Bf16, lhs, rhs, epilogue: Epilogue::default(), accumulate };
+    let product = Product { dtype, lhs, rhs, epilogue: Epilogue::default(), accumulate };
     run(&Pool::new(1), &product, MatMut::new(&mut c, m, n));
     c.into_iter().map(|c| if c.is_nan() { f32::NAN.to_bits() } else { c.to_bits() }).collect()
 }
 
-/// Every path has the bits of the plainest one, and so of `vdpbf16ps` where the processor has it:
-/// whatever the number of rows and columns of a microtile, the parity of the depth and the blocks
-/// it is cut into.
+/// Every path has the bits of the plainest one, and so of `vdpbf16ps` and `tdpbf16ps` where the
+/// processor has them: whatever the number of rows and columns of a microtile, the depth and the
+/// blocks it is cut into.
 #[test]
 fn every_path_has_the_bits_of_bf16_instructions() {
     let rows = 1..=15;
     let shapes = rows.map(|m| (m, 37, 31)).chain([
+        (33, 17, 32),
+        (65, 49, 63),
         (29, 16, 30),
         (16, 33, 1),
         (17, 40, 2),
@@ -270,16 +282,16 @@ fn every_path_has_the_bits_of_bf16_instructions() {
         (31, 64, 1030),
     ]);
     for (number, shape) in shapes.enumerate() {
-        for (columns, accumulate) in [(false, false), (false, true), (true, false), (true, true)] {
+        for case in 0..8 {
+            let dtype = [FactorType::Bf16, FactorType::Bf16Tiles][case / 4];
+            let (columns, accumulate) = (case / 2 % 2 == 1, case % 2 == 1);
             let mut plain: Option<Vec<u32>> = None;
             on_every_path(&mut |path| {
-                let bits = extreme_product(shape, columns, accumulate);
+                let bits = extreme_product(dtype, shape, columns, accumulate);
                 let plain = plain.get_or_insert_with(|| bits.clone());
                 let differing = bits.iter().zip(plain.iter()).position(|(a, b)| a != b);
-                assert_eq!(
-                    differing, None,
-                    "{path}, shape {number} {shape:?}, columns {columns}, accumulate {accumulate}"
-                );
+                let form = format!("columns {columns}, accumulate {accumulate}");
+                assert_eq!(differing, None, "{path}, {dtype:?}, shape {number} {shape:?}, {form}");
             });
         }
     }

@@ -19,8 +19,10 @@ pub enum Compute {
     /// f16, likewise. Gradients below 2⁻²⁴ are lost unless the loss is scaled. Devices only.
     F16,
     /// f32, of what was rounded as in [`Self::Bf16`] or [`Self::F16`]: the processor's way. Biases
-    /// are not rounded.
+    /// are not rounded. Products of bf16 are added up in pairs ([`FactorType::Bf16`]).
     Rounded(Rounding),
+    /// As [`Self::Rounded`] to bf16, with products added up in tiles ([`FactorType::Bf16Tiles`]).
+    RoundedTiles,
 }
 
 impl Compute {
@@ -37,6 +39,7 @@ impl Compute {
     pub const fn rounding(self) -> Option<Rounding> {
         match self {
             Compute::Rounded(rounding) => Some(rounding),
+            Compute::RoundedTiles => Some(Rounding::Bf16),
             _ => None,
         }
     }
@@ -45,6 +48,7 @@ impl Compute {
     pub(crate) const fn factor_type(self) -> FactorType {
         match self {
             Compute::Rounded(Rounding::Bf16) => FactorType::Bf16,
+            Compute::RoundedTiles => FactorType::Bf16Tiles,
             _ => FactorType::F32,
         }
     }
@@ -52,7 +56,9 @@ impl Compute {
     /// Type of the activations between layers.
     pub const fn dtype(self) -> DType {
         match self {
-            Compute::F32 | Compute::Tf32 | Compute::Rounded(_) => DType::F32,
+            Compute::F32 | Compute::Tf32 | Compute::Rounded(_) | Compute::RoundedTiles => {
+                DType::F32
+            }
             Compute::Bf16 => DType::Bf16,
             Compute::F16 => DType::F16,
         }

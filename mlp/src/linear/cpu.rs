@@ -19,7 +19,7 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
             relu,
             mask: None,
             // Where no ReLU follows, it may be logits.
-            round: relu && dtype == FactorType::Bf16,
+            round: relu && dtype.is_bf16(),
         },
         accumulate: false,
     };
@@ -37,7 +37,7 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
         rhs: Rhs::Panels(args.w.as_backward(panels.data())),
         epilogue: Epilogue {
             mask: mask.as_ref().map(|mask| mask.view()),
-            round: dtype == FactorType::Bf16,
+            round: dtype.is_bf16(),
             ..Epilogue::default()
         },
         accumulate: args.accumulate,

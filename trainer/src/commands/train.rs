@@ -29,6 +29,7 @@ use crate::report::output::write_file;
 use crate::report::{self, At, Done, Reporter};
 use crate::run::outlook::{self, Place};
 use crate::run::session::{Session, Start, config_of, dismiss, steps_of_epochs};
+use crate::run::sums;
 use crate::state::checkpoint::{self, Checkpoint};
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
@@ -57,7 +58,8 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
     if launched().is_some() {
         data::refuse_shared_pipes(config)?;
     }
-    let config = &with_device(&data::resolve(config)?, &options.registry)?;
+    let config = with_device(&data::resolve(config)?, &options.registry)?;
+    let config = &sums::decide_for_run(&config, options.flags.resume);
     let mut job = Job::join(config)?;
     if job.evaluates() {
         return evaluator::run(job, options);

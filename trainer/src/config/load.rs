@@ -481,6 +481,7 @@ mod tests {
             self.train.sparse_learning_rate = Some(1.0);
             self.train.clip_norm = Some(1.0);
             self.train.sum_blocks = Some(1);
+            self.train.bf16_sums = super::super::Bf16Sums::Pairs;
             self.train.hugectr_compat = true;
             self.eval.target_auc = Some(0.8);
             self.eval.patience = Some(3);

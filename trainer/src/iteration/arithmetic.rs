@@ -4,7 +4,7 @@
 //! else of an iteration moves bytes. The interaction counts the products of different features,
 //! once each, whatever a kernel computes.
 
-use crate::config::{Config, Interaction, Precision};
+use crate::config::{Bf16Sums, Config, Interaction, Precision};
 use crate::system::peak::{Factors, multiply_add_gflops};
 use headlong_device::Stream;
 
@@ -30,8 +30,9 @@ impl Ceiling {
     /// Measures what `threads` threads, which `ranks_here` ranks share, do at most in the precision
     /// that `config` trains in, for about a tenth of a second.
     pub fn measure(config: &Config, threads: usize, ranks_here: usize) -> Self {
-        let factors = match config.train.precision {
-            Precision::Bf16 => Factors::Bf16,
+        let factors = match (config.train.precision, config.train.bf16_sums) {
+            (Precision::Bf16, Bf16Sums::Tiles) => Factors::Bf16Tiles,
+            (Precision::Bf16, _) => Factors::Bf16,
             _ => Factors::F32,
         };
         let (samples, ranks) = (config.samples_per_step().as_f64(), config.run.ranks);

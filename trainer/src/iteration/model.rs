@@ -1,7 +1,7 @@
 //! From a configuration to a model in memory: every slot planned, every arena frozen, every weight
 //! initialised. After this nothing is allocated.
 
-use crate::config::{Config, DeduplicateChoice, IdsChoice, Precision};
+use crate::config::{Bf16Sums, Config, DeduplicateChoice, IdsChoice, Precision};
 use crate::error::{Error, Result};
 use crate::iteration::share::Share;
 use headlong_comm::{CommError, CommOptions, Communicator, Topology};
@@ -222,7 +222,7 @@ impl Model {
         stream: &Stream,
         parts: RankParts<'_>,
     ) -> Result<Self> {
-        let compute = compute(config.train.precision).on(&stream.device());
+        let compute = compute_on(config, &stream.device());
         let sizes = Sizes::of(config, parts.communicator.num_ranks(), compute);
         let tables = build_tables(config, table_rows, stream, &sizes, &parts)?;
         let on_device = stream.as_cuda().is_some();
@@ -503,6 +503,15 @@ fn loss_scale(config: &Config, arenas: &Arenas, ids: &SlotIds) -> Option<LossSca
     let state = arenas.activations.mat(ids.loss_scale?);
     let overflow = arenas.leading.mat(ids.leading.control_flags).columns(OVERFLOW_FLAG, 1);
     Some(LossScale { state, overflow, growth_interval: config.train.loss_scale_interval })
+}
+
+/// What products of the dense network take on a device, or on a processor.
+fn compute_on(config: &Config, device: &Device) -> Compute {
+    let compute = compute(config.train.precision);
+    match (compute, device, config.train.bf16_sums) {
+        (Compute::Bf16, Device::Cpu, Bf16Sums::Tiles) => Compute::RoundedTiles,
+        _ => compute.on(device),
+    }
 }
 
 /// What products of the dense network take.

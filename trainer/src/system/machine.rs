@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use headlong_device::DeviceError;
 use headlong_device::cuda::CudaDevice;
-use headlong_device::simd::{Isa, Limit, has_bf16, isa};
+use headlong_device::simd::{Bf16Products, Isa, Limit, bf16_products, isa};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -55,18 +55,22 @@ const DEFAULT_MEMORY_GB_PER_S: f64 = 20.0;
 pub fn instruction_limit(choice: Instructions) -> Result<Limit> {
     let wanted = match choice {
         Instructions::Auto => return Ok(Limit::current()),
-        Instructions::Portable => Isa::Portable,
-        Instructions::Avx2 => Isa::Avx2,
-        Instructions::Avx512 | Instructions::Avx512Bf16 => Isa::Avx512,
+        Instructions::Portable => (Isa::Portable, Bf16Products::None),
+        Instructions::Avx2 => (Isa::Avx2, Bf16Products::None),
+        Instructions::Avx512 => (Isa::Avx512, Bf16Products::None),
+        Instructions::Avx512Bf16 => (Isa::Avx512, Bf16Products::Pairs),
+        Instructions::Amx => (Isa::Avx512, Bf16Products::Tiles),
     };
-    let limit = Limit::new(wanted, choice != Instructions::Avx512);
-    let here = limit.run(isa);
-    let lacks_bf16 = choice == Instructions::Avx512Bf16 && !limit.run(has_bf16);
-    if here == wanted && !lacks_bf16 {
+    let limit = Limit::new(wanted.0, wanted.1);
+    let (here, bf16) = limit.run(|| (isa(), bf16_products()));
+    if (here, bf16) == wanted {
         return Ok(limit);
     }
-    let reason =
-        format!("this processor has {} at most; \"auto\" takes what there is", here.name());
+    let most = match (here, bf16) {
+        (_, Bf16Products::Pairs) => "avx512_bf16",
+        (isa, _) => isa.name(),
+    };
+    let reason = format!("this processor has {most} at most; \"auto\" takes what there is");
     Err(Error::unsupported(format!("run.instructions = {}", serde_json::json!(choice)), reason))
 }
 
@@ -227,6 +231,8 @@ pub enum Instructions {
     Avx512,
     /// AVX-512 and its products of bf16.
     Avx512Bf16,
+    /// Those and AMX's, of tiles of bf16; refused where the system gives a process no tiles.
+    Amx,
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 mod simd;
 
 use headlong_device::Stream;
-use simd::{multiply_adds, multiply_adds_bf16};
+use simd::{multiply_adds, multiply_adds_bf16, multiply_adds_tiles};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -15,6 +15,8 @@ pub enum Factors {
     F32,
     /// bf16; where the processor does not multiply it, its peak is that of f32.
     Bf16,
+    /// bf16 in tiles, likewise.
+    Bf16Tiles,
 }
 
 /// Measures the multiply-add peak of all threads of `stream` together, in GFLOP/s: the best of
@@ -43,6 +45,7 @@ fn time(stream: &Stream, factors: Factors, rounds: u64) -> (f64, f64) {
         let done = match factors {
             Factors::F32 => None,
             Factors::Bf16 => multiply_adds_bf16(rounds),
+            Factors::Bf16Tiles => multiply_adds_tiles(rounds),
         };
         let done = black_box(
             done.unwrap_or_else(|| multiply_adds(rounds, black_box(0.999), black_box(1e-6))),
@@ -58,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_peak_is_positive() {
-        for factors in [Factors::F32, Factors::Bf16] {
+        for factors in [Factors::F32, Factors::Bf16, Factors::Bf16Tiles] {
             assert!(multiply_add_gflops(&Stream::cpu(1), factors, 1, 1) > 0.01, "{factors:?}");
         }
     }

@@ -1,15 +1,16 @@
 //! The microkernel for AVX2 with FMA: 6 × 16 sums in registers, the chains of [`super::fallback`].
 
-use super::fallback::{self, COLS, by_rows, load_row, store_row};
-use super::k_loop::{numbers_256, widened_256};
-use super::{Micro, PANEL_COLS, Variant};
+use super::fallback::{self, COLS, GROUPS, PAIRS, STEPS, by_rows, load_row, store_row};
+use super::k_loop::{Walk, flushed_256, numbers_256, widened_256};
+use super::{GROUP, Micro, PANEL_COLS, Variant};
 use crate::simd::avx2::{lanes, transpose};
 use crate::simd::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
-    __m256, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_and_si256, _mm256_blendv_ps,
-    _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_loadu_ps, _mm256_maskload_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_srli_epi32, _mm256_storeu_ps,
+    __m256, _CMP_LT_OQ, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps,
+    _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castsi256_ps,
+    _mm256_cmp_ps, _mm256_loadu_ps, _mm256_maskload_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setzero_ps, _mm256_srli_epi32, _mm256_storeu_ps,
 };
 
 /// Multiplies.
@@ -23,15 +24,16 @@ pub unsafe fn run(micro: &Micro) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
             match micro.variant {
-                Variant::F32 => by_rows!(micro.rows, kernel, false, micro, first),
-                _ => by_rows!(micro.rows, kernel, true, micro, first),
+                Variant::F32 => by_rows!(micro.rows, kernel, STEPS, micro, first),
+                Variant::WidenedTiles => by_rows!(micro.rows, kernel, GROUPS, micro, first),
+                _ => by_rows!(micro.rows, kernel, PAIRS, micro, first),
             }
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma")]
-unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: usize) {
+unsafe fn kernel<const ROWS: usize, const ORDER: u8>(micro: &Micro, first: usize) {
     let zero = _mm256_setzero_ps();
     let mut sums = [[zero; 2]; ROWS];
     // SAFETY: the caller promises the ranges; panels have all their columns.
@@ -42,10 +44,10 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
                 sums[i] = [_mm256_loadu_ps(row.as_ptr()), _mm256_loadu_ps(row.as_ptr().add(8))];
             });
         }
-        if WIDENED {
-            widened_256(micro, first, &mut sums);
-        } else {
-            numbers_256(micro, first, &mut sums);
+        match ORDER {
+            STEPS => numbers_256(&Walk::new(micro, first), &mut sums),
+            PAIRS => widened_256(&Walk::new(micro, first), &mut sums),
+            _ => groups(&Walk::new(micro, first), &mut sums),
         }
         unrolled!(i < ROWS {
             let mut row = [0.0; COLS];
@@ -54,6 +56,45 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
             store_row(micro, i, first, row, |row| round_row(row));
         });
     }
+}
+
+/// Adds groups of [`GROUP`] steps: the even ones from zero, the odd ones from zero, and their sum
+/// to `sums`.
+///
+/// # Safety
+/// As the loops of [`super::k_loop`].
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+unsafe fn groups<const ROWS: usize>(walk: &Walk, sums: &mut [[__m256; 2]; ROWS]) {
+    let zero = _mm256_setzero_ps();
+    for start in (0..walk.k).step_by(GROUP) {
+        let mut parts = [[[zero; 2]; ROWS]; 2];
+        for (odd, part) in parts.iter_mut().enumerate() {
+            let walk = walk.every_second(start + odd);
+            // SAFETY: the steps lie inside the microtile's factors.
+            unsafe { flushed_256(&walk, part) };
+            if walk.k < GROUP / 2 {
+                // Zeros are multiplied after the last step, and their products added.
+                part.iter_mut().flatten().for_each(|sum| *sum = _mm256_add_ps(*sum, zero));
+            }
+        }
+        for (i, sums) in sums.iter_mut().enumerate() {
+            for (v, sum) in sums.iter_mut().enumerate() {
+                let part = flushed(_mm256_add_ps(parts[0][i][v], parts[1][i][v]));
+                *sum = flushed(_mm256_add_ps(flushed(*sum), part));
+            }
+        }
+    }
+}
+
+/// Zeros, of the same sign, for numbers below 2⁻¹²⁶.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+fn flushed(values: __m256) -> __m256 {
+    let sign = _mm256_set1_ps(-0.0);
+    let least = _mm256_set1_ps(f32::MIN_POSITIVE);
+    let is_small = _mm256_cmp_ps::<_CMP_LT_OQ>(_mm256_andnot_ps(sign, values), least);
+    _mm256_blendv_ps(values, _mm256_and_ps(values, sign), is_small)
 }
 
 /// Each of a row's numbers to the nearest bf16, ties to even, as an f32.

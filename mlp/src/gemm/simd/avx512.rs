@@ -1,18 +1,19 @@
 //! The AVX-512 microkernel: up to 14 × 32 accumulators in registers, one broadcast and two fused
 //! multiply-adds an element of `A`.
 
-use super::k_loop::{numbers_512, widened_512, words_512};
-use super::{Micro, PANEL_COLS, Variant};
+use super::k_loop::{Walk, flushed_512, numbers_512, widened_512, words_512};
+use super::{GROUP, Micro, PANEL_COLS, Variant};
 use crate::simd::avx512::{lanes, transpose};
 use crate::simd::unrolled;
 use headlong_device::MatRef;
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _CMP_GT_OQ, _CMP_UNORD_Q, _MM_HINT_T0, _mm_prefetch,
-    _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_cmp_ps_mask, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_mov_epi32,
-    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps,
-    _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_setzero_ps,
-    _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps,
+    __m512, __m512i, __mmask16, _CMP_GT_OQ, _CMP_LT_OQ, _CMP_UNORD_Q, _MM_HINT_T0, _mm_prefetch,
+    _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512,
+    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_and_ps, _mm512_mask_mov_epi32, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
+    _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_or_si512, _mm512_permutex2var_epi16,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_srli_epi32,
+    _mm512_storeu_ps,
 };
 
 /// Rows of the largest microtile: 28 accumulators, two vectors of `B`, one or two broadcasts: all
@@ -36,6 +37,8 @@ static WORDS_BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_words, false);
 static WORDS_BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_words, true);
 static WIDENED_BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_widened, false);
 static WIDENED_BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_widened, true);
+static GROUPS_BY_ROWS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_groups, false);
+static GROUPS_BY_COLUMNS: [[Kernel; 2]; MAX_ROWS] = kernels!(kernel_groups, true);
 
 /// Runs the kernel for the form and the shape of `micro`.
 ///
@@ -50,6 +53,9 @@ pub unsafe fn run(micro: &Micro) {
         (Variant::Words, true) => &WORDS_BY_COLUMNS,
         (Variant::Widened, false) => &WIDENED_BY_ROWS,
         (Variant::Widened, true) => &WIDENED_BY_COLUMNS,
+        (Variant::WidenedTiles, false) => &GROUPS_BY_ROWS,
+        (Variant::WidenedTiles, true) => &GROUPS_BY_COLUMNS,
+        (Variant::Tiles, _) => unreachable!("tiles have a kernel of their own"),
     };
     let kernel = kernels[micro.rows - 1][usize::from(micro.cols > 16)];
     // SAFETY: passed on to the caller.
@@ -91,7 +97,7 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
                 }
             }
         });
-        $over_k(micro, &mut sums);
+        $over_k(&Walk::new(micro, 0), &mut sums);
         if !COLUMNS {
             // A copy of its own: what `epilogue` is given lies in memory, and the loop's sums must
             // not.
@@ -121,6 +127,48 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
 define_kernel!(kernel, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", numbers_512);
 define_kernel!(kernel_words, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma", words_512);
 define_kernel!(kernel_widened, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", widened_512);
+define_kernel!(kernel_groups, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", groups);
+
+/// Adds groups of [`GROUP`] steps: the even ones from zero, the odd ones from zero, and their sum
+/// to `sums`.
+///
+/// # Safety
+/// As the loops of [`super::k_loop`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[inline]
+unsafe fn groups<const ROWS: usize, const VECTORS: usize>(
+    walk: &Walk,
+    sums: &mut [[__m512; VECTORS]; ROWS],
+) {
+    let zero = _mm512_setzero_ps();
+    for start in (0..walk.k).step_by(GROUP) {
+        let mut parts = [[[zero; VECTORS]; ROWS]; 2];
+        for (odd, part) in parts.iter_mut().enumerate() {
+            let walk = walk.every_second(start + odd);
+            // SAFETY: the steps lie inside the microtile's factors.
+            unsafe { flushed_512(&walk, part) };
+            if walk.k < GROUP / 2 {
+                // Zeros are multiplied after the last step, and their products added.
+                part.iter_mut().flatten().for_each(|sum| *sum = _mm512_add_ps(*sum, zero));
+            }
+        }
+        for (i, sums) in sums.iter_mut().enumerate() {
+            for (v, sum) in sums.iter_mut().enumerate() {
+                let part = flushed(_mm512_add_ps(parts[0][i][v], parts[1][i][v]));
+                *sum = flushed(_mm512_add_ps(flushed(*sum), part));
+            }
+        }
+    }
+}
+
+/// Zeros, of the same sign, for numbers below 2⁻¹²⁶.
+#[target_feature(enable = "avx512f,avx512dq")]
+#[inline]
+fn flushed(values: __m512) -> __m512 {
+    let least = _mm512_set1_ps(f32::MIN_POSITIVE);
+    let is_small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(_mm512_abs_ps(values), least);
+    _mm512_mask_and_ps(values, is_small, values, _mm512_set1_ps(-0.0))
+}
 
 /// Bias, ReLU, mask and rounding. Only left factors by rows come with any of them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -160,6 +208,55 @@ unsafe fn epilogue<const ROWS: usize, const VECTORS: usize>(
     });
 }
 
+/// Writes the sums of a microtile, rows of [`PANEL_COLS`], to `C`, finished.
+///
+/// # Safety
+/// The processor has AVX-512; `micro`'s pointers cover what its shape says, and `sums` its rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub unsafe fn finish(micro: &Micro, sums: *const f32) {
+    const ROWS: usize = 8;
+    let whole = micro.rows - micro.rows % ROWS;
+    // SAFETY: passed on to the caller.
+    unsafe {
+        for first in (0..whole).step_by(ROWS) {
+            finish_rows::<ROWS>(micro, first, sums);
+        }
+        for row in whole..micro.rows {
+            finish_rows::<1>(micro, row, sums);
+        }
+    }
+}
+
+/// Rows `first` … of [`finish`].
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[inline]
+unsafe fn finish_rows<const ROWS: usize>(micro: &Micro, first: usize, sums: *const f32) {
+    let masks: [__mmask16; 2] = std::array::from_fn(|v| lanes(micro.cols.saturating_sub(16 * v)));
+    let mut rows = *micro;
+    rows.c = micro.c.wrapping_add(first * micro.c_stride);
+    if !rows.epilogue.mask.is_null() {
+        rows.epilogue.mask = rows.epilogue.mask.wrapping_add(first * rows.epilogue.mask_stride);
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut values = [[_mm512_setzero_ps(); 2]; ROWS];
+        let sums = sums.add(first * PANEL_COLS);
+        unrolled!(i < ROWS {
+            values[i][0] = _mm512_loadu_ps(sums.add(i * PANEL_COLS));
+            values[i][1] = _mm512_loadu_ps(sums.add(i * PANEL_COLS + 16));
+        });
+        epilogue(&rows, &masks, &mut values);
+        unrolled!(i < ROWS {
+            let c = rows.c.add(i * rows.c_stride);
+            _mm512_mask_storeu_ps(c, masks[0], values[i][0]);
+            _mm512_mask_storeu_ps(c.wrapping_add(16), masks[1], values[i][1]);
+        });
+    }
+}
+
 /// Adds the rows of up to [`super::MAX_STRIPS`] strips of `len` rows to `sums`, 16 lanes a strip.
 ///
 /// # Safety
@@ -185,8 +282,10 @@ pub unsafe fn add_strips(
                 for (i, lanes) in lanes.iter_mut().enumerate() {
                     let word = _mm512_loadu_ps(strips.add((at(i) * len + k) * 16));
                     *lanes = match variant {
-                        Variant::F32 | Variant::Widened => _mm512_add_ps(*lanes, word),
-                        Variant::Words => {
+                        Variant::F32 | Variant::Widened | Variant::WidenedTiles => {
+                            _mm512_add_ps(*lanes, word)
+                        }
+                        Variant::Words | Variant::Tiles => {
                             let (low, high) = halves(word);
                             _mm512_add_ps(_mm512_add_ps(*lanes, low), high)
                         }
@@ -276,6 +375,14 @@ fn upper(bits: __m512i) -> __m512i {
     _mm512_and_si512(bits, _mm512_set1_epi32(0xffff_0000_u32 as i32))
 }
 
+/// Words of the upper halves of two vectors' lanes.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn word(low: __m512, high: __m512) -> __m512 {
+    let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+    _mm512_castsi512_ps(_mm512_or_si512(upper(_mm512_castps_si512(high)), low))
+}
+
 /// The numbers in the lower and in the upper halves of words.
 #[target_feature(enable = "avx512f")]
 #[inline]
@@ -329,9 +436,7 @@ pub unsafe fn pair_rows<const VECTORS: usize, const ROUND: bool>(
                 let high = _mm512_maskz_loadu_ps(high_mask, low.wrapping_add(stride + 16 * v));
                 let low = _mm512_maskz_loadu_ps(mask, low.wrapping_add(16 * v));
                 let (low, high) = if ROUND { (round(low), round(high)) } else { (low, high) };
-                let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
-                let words = _mm512_or_si512(upper(_mm512_castps_si512(high)), low);
-                _mm512_storeu_ps(target.add((word * VECTORS + v) * 16), _mm512_castsi512_ps(words));
+                _mm512_storeu_ps(target.add((word * VECTORS + v) * 16), self::word(low, high));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The microkernel for processors without AVX2: the same chains, vectorised by the compiler where
 //! it can.
 
-use super::{Micro, PANEL_COLS, Variant};
+use super::{GROUP, Micro, PANEL_COLS, Variant};
 use headlong_device::{MatRef, bf16};
 
 /// Rows of the largest microtile.
@@ -10,16 +10,22 @@ pub const MAX_ROWS: usize = 6;
 /// Columns of a microtile: two 256-bit vectors.
 pub const COLS: usize = 16;
 
-/// Calls `$kernel::<ROWS, $widened>` for 1 to 6 rows.
+/// What the loop over k adds to what, as a constant of kernels: one step after the other, two at a
+/// time, or groups of [`GROUP`].
+pub const STEPS: u8 = 0;
+pub const PAIRS: u8 = 1;
+pub const GROUPS: u8 = 2;
+
+/// Calls `$kernel::<ROWS, $order>` for 1 to 6 rows.
 macro_rules! by_rows {
-    ($rows:expr, $kernel:ident, $widened:literal, $($argument:expr),*) => {
+    ($rows:expr, $kernel:ident, $order:ident, $($argument:expr),*) => {
         match $rows {
-            1 => $kernel::<1, $widened>($($argument),*),
-            2 => $kernel::<2, $widened>($($argument),*),
-            3 => $kernel::<3, $widened>($($argument),*),
-            4 => $kernel::<4, $widened>($($argument),*),
-            5 => $kernel::<5, $widened>($($argument),*),
-            _ => $kernel::<6, $widened>($($argument),*),
+            1 => $kernel::<1, $order>($($argument),*),
+            2 => $kernel::<2, $order>($($argument),*),
+            3 => $kernel::<3, $order>($($argument),*),
+            4 => $kernel::<4, $order>($($argument),*),
+            5 => $kernel::<5, $order>($($argument),*),
+            _ => $kernel::<6, $order>($($argument),*),
         }
     };
 }
@@ -34,8 +40,9 @@ pub unsafe fn run(micro: &Micro) {
         // SAFETY: passed on to the caller; `first` is inside the panel.
         unsafe {
             match micro.variant {
-                Variant::Widened => by_rows!(micro.rows, kernel, true, micro, first),
-                _ => by_rows!(micro.rows, kernel, false, micro, first),
+                Variant::Widened => by_rows!(micro.rows, kernel, PAIRS, micro, first),
+                Variant::WidenedTiles => by_rows!(micro.rows, kernel, GROUPS, micro, first),
+                _ => by_rows!(micro.rows, kernel, STEPS, micro, first),
             }
         }
     }
@@ -65,7 +72,7 @@ fn flushed_step(lhs: f32, rhs: f32, sum: f32) -> f32 {
 }
 
 #[inline(always)]
-unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: usize) {
+unsafe fn kernel<const ROWS: usize, const ORDER: u8>(micro: &Micro, first: usize) {
     let mut sums = [[0.0_f32; COLS]; ROWS];
     // SAFETY: the caller promises the ranges.
     unsafe {
@@ -74,26 +81,57 @@ unsafe fn kernel<const ROWS: usize, const WIDENED: bool>(micro: &Micro, first: u
                 *sums = load_row(micro, i, first);
             }
         }
-        let (row_step, k_step) =
-            if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
-        for step in 0..micro.k.next_multiple_of(if WIDENED { 2 } else { 1 }) {
-            // The odd one of two steps first.
-            let k = if WIDENED { step ^ 1 } else { step };
-            let rhs = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
-            for (i, sums) in sums.iter_mut().enumerate() {
-                // After the last even step, zeros are multiplied.
-                let lhs = if k < micro.k { *micro.a.add(i * row_step + k * k_step) } else { 0.0 };
-                for (sum, rhs) in sums.iter_mut().zip(rhs) {
-                    *sum = if WIDENED {
-                        flushed_step(lhs, *rhs, *sum)
-                    } else {
-                        lhs.mul_add(*rhs, *sum)
-                    };
+        match ORDER {
+            STEPS => (0..micro.k).for_each(|k| step(micro, first, k, &mut sums, f32::mul_add)),
+            PAIRS => {
+                // The odd one of two steps first.
+                (0..micro.k.next_multiple_of(2))
+                    .for_each(|at| step(micro, first, at ^ 1, &mut sums, flushed_step));
+            }
+            _ => {
+                for start in (0..micro.k).step_by(GROUP) {
+                    let mut parts = [[[0.0_f32; COLS]; ROWS]; 2];
+                    for k in start..start + GROUP {
+                        step(micro, first, k, &mut parts[k % 2], flushed_step);
+                    }
+                    let [even, odd] = &parts;
+                    let parts = even.iter().zip(odd);
+                    for (sums, (even, odd)) in sums.iter_mut().zip(parts) {
+                        for (sum, (even, odd)) in sums.iter_mut().zip(even.iter().zip(odd)) {
+                            *sum = flushed(flushed(*sum) + flushed(even + odd));
+                        }
+                    }
                 }
             }
         }
         for (i, &sums) in sums.iter().enumerate() {
             store_row(micro, i, first, sums, |sums| *sums = sums.map(bf16::nearest));
+        }
+    }
+}
+
+/// One step of k of all rows, where `multiply_add(lhs, rhs, sum)` is the new sum; after the last,
+/// zeros are multiplied.
+///
+/// # Safety
+/// The step is inside the panel, whose other sizes `micro` says.
+#[inline(always)]
+unsafe fn step<const ROWS: usize>(
+    micro: &Micro,
+    first: usize,
+    k: usize,
+    sums: &mut [[f32; COLS]; ROWS],
+    multiply_add: impl Fn(f32, f32, f32) -> f32,
+) {
+    let (row_step, k_step) = if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let rhs = &*micro.b.add(k * PANEL_COLS + first).cast::<[f32; COLS]>();
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let lhs = if k < micro.k { *micro.a.add(i * row_step + k * k_step) } else { 0.0 };
+            for (sum, rhs) in sums.iter_mut().zip(rhs) {
+                *sum = multiply_add(lhs, *rhs, *sum);
+            }
         }
     }
 }

@@ -11,7 +11,7 @@
 //! `asm!` block. What comes before and after, loads of `C`, bias, ReLU, mask and rounding, is
 //! compiled.
 
-use super::Micro;
+use super::{GROUP, Micro, PANEL_COLS};
 use std::arch::asm;
 use std::arch::x86_64::{__m256, __m512};
 
@@ -19,12 +19,13 @@ use std::arch::x86_64::{__m256, __m512};
 const FLUSHING: u32 = 0x9fc0;
 
 /// What the loop reads; steps in bytes.
-struct Walk {
+pub struct Walk {
     a: *const f32,
     row_step: usize,
     k_step: usize,
     b: *const f32,
-    k: usize,
+    /// Steps.
+    pub k: usize,
     ahead: *const f32,
     ahead_step: usize,
 }
@@ -32,7 +33,7 @@ struct Walk {
 impl Walk {
     /// From column `first` of the panel on.
     #[inline(always)]
-    fn new(micro: &Micro, first: usize) -> Self {
+    pub fn new(micro: &Micro, first: usize) -> Self {
         let (row_step, k_step) =
             if micro.columns { (1, micro.a_stride) } else { (micro.a_stride, 1) };
         Self {
@@ -43,6 +44,22 @@ impl Walk {
             k: micro.k,
             ahead: micro.ahead.start,
             ahead_step: micro.ahead.stride * size_of::<f32>(),
+        }
+    }
+
+    /// Of the steps that follow `k` in its group every second one, `k` the first.
+    #[inline(always)]
+    pub fn every_second(&self, k: usize) -> Self {
+        let end = self.k.min(k - k % GROUP + GROUP);
+        let ahead = self.ahead.wrapping_byte_add(k * self.ahead_step);
+        Self {
+            a: self.a.wrapping_byte_add(k * self.k_step),
+            k_step: 2 * self.k_step,
+            b: self.b.wrapping_add(k * PANEL_COLS),
+            k: end.saturating_sub(k).div_ceil(2),
+            ahead,
+            ahead_step: 2 * self.ahead_step,
+            ..*self
         }
     }
 }
@@ -121,6 +138,40 @@ macro_rules! steps {
     };
 }
 
+/// Every second step, as [`Walk::every_second`] says, with zeros for tiny numbers.
+macro_rules! flushed_steps {
+    (
+        $multiply:tt, ($walk:ident, $sums:ident, $factor:tt, $(($rhs:tt $offset:tt))*),
+        $(($i:tt $address:tt: $([$sum:tt $v:tt $by:tt])*))*
+    ) => {{
+        // Room for MXCSR as it was, and as the loop has it.
+        let mut mode = [0, FLUSHING];
+        with_registers!(
+            ($walk, $sums, $factor, $(($rhs $offset))*),
+            [$(($i $address: $([$sum $v $by])*))*],
+            (
+                "stmxcsr [{mode}]",
+                "ldmxcsr [{mode} + 4]",
+                "test {k}, {k}",
+                "jz 3f",
+                "2:",
+                "prefetcht1 [{ahead}]",
+                "add {ahead}, {ahead_step}",
+                $(concat!("vmovups ", $rhs, ", [{b} + ", $offset, "]"),)*
+                $(multiply_add!($multiply, $address, $factor, $($sum += $by),*),)*
+                "add {first}, {step}",
+                "add {second}, {step}",
+                "add {b}, 256",
+                "dec {k}",
+                "jnz 2b",
+                "3:",
+                "ldmxcsr [{mode}]",
+            ),
+            (mode = in(reg) mode.as_mut_ptr(),)
+        )
+    }};
+}
+
 /// Two steps at a time, the odd one first, with zeros for tiny numbers.
 macro_rules! flushed_pairs {
     (
@@ -192,15 +243,14 @@ macro_rules! define_512 {
         $(#[$doc])*
         ///
         /// # Safety
-        /// The processor has the instructions; `micro`'s pointers cover what its shape says.
+        /// The processor has the instructions; `walk`'s pointers cover its steps.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
         #[inline]
         #[rustfmt::skip]
         pub unsafe fn $name<const ROWS: usize, const VECTORS: usize>(
-            micro: &Micro,
+            walk: &Walk,
             sums: &mut [[__m512; VECTORS]; ROWS],
         ) {
-            let walk = Walk::new(micro, 0);
             // SAFETY: the loop reads `k` elements of each row and rows of the panel, as the
             // caller promises, asks for lines, which no address makes a fault, names every register
             // that it changes, and leaves MXCSR as it was.
@@ -258,23 +308,25 @@ define_512!(
     /// As above, of bf16 as numbers of f32: the bits of [`words_512`].
     widened_512, flushed_pairs, "vfmadd231ps"
 );
+define_512!(
+    /// One of the two chains of a group, of bf16 as numbers of f32.
+    flushed_512, flushed_steps, "vfmadd231ps"
+);
 
-/// Defines a loop for up to 6 rows of two vectors of 256 bits, from column `first` of the panel on.
+/// Defines a loop for up to 6 rows of two vectors of 256 bits.
 macro_rules! define_256 {
     ($(#[$doc:meta])* $name:ident, $loop:ident) => {
         $(#[$doc])*
         ///
         /// # Safety
-        /// The processor has AVX2 and FMA; `micro`'s pointers cover what its shape says.
+        /// The processor has AVX2 and FMA; `walk`'s pointers cover its steps.
         #[target_feature(enable = "avx2,fma")]
         #[inline]
         #[rustfmt::skip]
         pub unsafe fn $name<const ROWS: usize>(
-            micro: &Micro,
-            first: usize,
+            walk: &Walk,
             sums: &mut [[__m256; 2]; ROWS],
         ) {
-            let walk = Walk::new(micro, first);
             // SAFETY: as above.
             unsafe {
                 by_rows!($loop, "vfmadd231ps", ROWS,
@@ -298,4 +350,8 @@ define_256!(
 define_256!(
     /// As [`widened_512`].
     widened_256, flushed_pairs
+);
+define_256!(
+    /// As [`flushed_512`].
+    flushed_256, flushed_steps
 );

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Most rows of a tile whose rows of `A` are packed.
-pub const BAND_ROWS: usize = 128;
+pub const BAND_ROWS: usize = 256;
 
 /// Most words of a packed row: 128 of them take a quarter of a second-level cache of 1 MiB.
 pub const BAND_WORDS: usize = 512;
@@ -28,20 +28,21 @@ pub fn pack_band(
 ) -> *const f32 {
     assert!(rows.len() <= BAND_ROWS && words.len() <= BAND_WORDS, "a band fits its buffer");
     let start = packed.as_mut_ptr().cast::<f32>();
+    let numbers = numbers_of(&words, matrix.cols());
+    let filled = numbers.len().div_ceil(2);
     for (at, row) in rows.enumerate() {
         // SAFETY: row `at` lies inside the buffer, with room for all words.
         unsafe {
-            pair_neighbours::<false>(
-                &matrix.row(row)[numbers_of(&words, matrix.cols())],
-                start.add(at * BAND_STRIDE),
-            )
+            let target = start.add(at * BAND_STRIDE);
+            pair_neighbours::<false>(&matrix.row(row)[numbers.clone()], target);
+            target.add(filled).write_bytes(0, words.len() - filled);
         };
     }
     start
 }
 
 /// The numbers of `words`, of `len` in all.
-fn numbers_of(words: &Range<usize>, len: usize) -> Range<usize> {
+pub fn numbers_of(words: &Range<usize>, len: usize) -> Range<usize> {
     2 * words.start..len.min(2 * words.end)
 }
 
@@ -144,9 +145,10 @@ vectorized! {
 /// [`super::super::pack_columns`].
 pub fn pair_panel(matrix: MatRef<'_>, cols: Range<usize>, panel: &mut [f32]) {
     let words = matrix.rows().div_ceil(2);
-    assert_eq!(panel.len(), words * PANEL_COLS, "one panel");
+    let (panel, rest) = panel.split_at_mut(words * PANEL_COLS);
     // SAFETY: the panel has room for all words, by the line above; callers cut `cols` to a panel.
     unsafe { pair_rows::<2, true>(matrix, 0..words, cols, panel.as_mut_ptr()) };
+    rest.fill(0.0);
 }
 
 /// Words of a stretch that is paired on the stack before it is transposed.
@@ -155,7 +157,8 @@ const STRETCH: usize = 256;
 /// Packs the rows `rows` of `matrix` as the columns of one panel of words; see
 /// [`super::super::pack_transposed`].
 pub fn pair_transposed_panel(matrix: MatRef<'_>, rows: Range<usize>, panel: &mut [f32]) {
-    assert_eq!(panel.len(), matrix.cols().div_ceil(2) * PANEL_COLS, "one panel");
+    let (panel, rest) = panel.split_at_mut(matrix.cols().div_ceil(2) * PANEL_COLS);
+    rest.fill(0.0);
     let mut paired = [0.0_f32; PANEL_COLS * STRETCH];
     for (at, panel) in panel.chunks_mut(STRETCH * PANEL_COLS).enumerate() {
         let words = at * STRETCH..at * STRETCH + panel.len() / PANEL_COLS;

@@ -130,9 +130,9 @@ fn agrees_with_the_oracle() {
 fn threads_and_instruction_sets_change_no_bit() {
     for case in &CASES {
         let data = case.inputs(uniform);
-        let plain = Limit::new(Isa::Portable, true).run(|| case.run(1, &data, Activation::Relu));
+        let plain = Limit::at_most(Isa::Portable).run(|| case.run(1, &data, Activation::Relu));
         for allowed in [Isa::Avx2, Isa::Avx512] {
-            let limit = Limit::new(allowed, true);
+            let limit = Limit::at_most(allowed);
             if limit.run(isa) != allowed {
                 println!("skipped, because this processor has no {}", allowed.name());
                 continue;

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 
 use crate::config::ranges::time;
 use crate::config::{
-    Config, DeviceChoice, Interaction, ModelConfig, Precision, ScheduleChoice, TableRows,
+    Bf16Sums, Config, DeviceChoice, Interaction, ModelConfig, Precision, ScheduleChoice, TableRows,
 };
 use crate::error::{Error, Result};
 use crate::iteration::arithmetic::{Arithmetic, Ceiling};
@@ -22,6 +22,7 @@ use crate::plan::advice::{self, Knob};
 use crate::plan::placement::{Placement, statistics_of};
 use crate::plan::{Count, Facts, Plan};
 use crate::report::{ExchangeBytes, output};
+use crate::run::sums;
 use crate::system::machine::{Machine, instruction_limit, peak_rss_bytes};
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::split::Split;
@@ -97,8 +98,11 @@ pub struct IterationArguments {
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<String>,
     /// Instructions that arithmetic may use; no result depends on them
-    #[arg(long, value_name = "auto|portable|avx2|avx512|avx512_bf16", default_value = "auto")]
+    #[arg(long, value_name = "auto|portable|avx2|avx512|avx512_bf16|amx", default_value = "auto")]
     pub instructions: crate::config::Instructions,
+    /// Order in which products of bf16 are added up; auto is the processor's fastest
+    #[arg(long, value_name = "auto|pairs|tiles", default_value = "auto")]
+    pub bf16_sums: Bf16Sums,
     /// Print one JSON line
     #[arg(long)]
     pub json: bool,
@@ -235,8 +239,9 @@ fn config(shape: &Shape, arguments: &IterationArguments) -> Result<Config> {
     (config.run.device, config.train.precision) = (arguments.device, arguments.dtype);
     config.comm.deadline_s = 20.0;
     config.run.instructions = arguments.instructions;
+    config.train.bf16_sums = arguments.bf16_sums;
     config.validate()?;
-    Ok(config)
+    Ok(sums::decide(&config, None))
 }
 
 /// A model that trains on the same batches over and over.
@@ -377,6 +382,7 @@ fn document(
         "config": shape.name,
         "batch": arguments.batch_size,
         "dtype": config.train.precision,
+        "bf16_sums": config.train.bf16_sums,
         "threads": arguments.threads,
         // Its own name: the software device says that it is none.
         "device": device_name(config),

@@ -1,9 +1,9 @@
 //! The slots of one rank before there is memory for them: what [`super::Model::of_rank`] freezes,
 //! and what the plan counts.
 
-use super::compute;
 use super::divided::{DenseChoice, longest};
 use super::sizes::{Exchanged, Sizes, SlotIds};
+use super::{compute, compute_on};
 use crate::config::{Config, Sharded};
 use headlong_device::Device;
 use headlong_mlp::interaction::cross::CrossPlan;
@@ -105,8 +105,10 @@ pub(crate) fn dense_choice(config: &Config, ranks: usize, on_device: bool) -> De
 }
 
 fn planned(config: &Config, ranks: usize, on_device: bool) -> (Sizes, Planned) {
-    let compute = compute(config.train.precision);
-    let compute = if on_device { compute } else { compute.on(&Device::Cpu) };
+    let compute = match on_device {
+        true => compute(config.train.precision),
+        false => compute_on(config, &Device::Cpu),
+    };
     let sizes = Sizes::of(config, ranks, compute);
     let planned = Planned::new(config, &sizes, (compute, on_device), &Exchanged::NOTHING);
     (sizes, planned)

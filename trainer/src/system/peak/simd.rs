@@ -3,9 +3,7 @@
 //! Written with intrinsics: the compiler does not keep sixteen vectors of sums in registers by
 //! itself.
 
-#[cfg(target_arch = "x86_64")]
-use headlong_device::simd::has_bf16;
-use headlong_device::simd::{Isa, isa};
+use headlong_device::simd::{Bf16Products, Isa, bf16_products, isa};
 #[cfg(target_arch = "x86_64")]
 use std::hint::black_box;
 
@@ -29,9 +27,19 @@ pub fn multiply_adds(rounds: u64, factor: f32, term: f32) -> (u64, f32) {
 /// As [`multiply_adds`], of bf16; none where the processor does not multiply it.
 pub fn multiply_adds_bf16(rounds: u64) -> Option<(u64, f32)> {
     #[cfg(target_arch = "x86_64")]
-    if has_bf16() {
+    if bf16_products() >= Bf16Products::Pairs {
         // SAFETY: the processor has AVX-512 F and BF16, by the line above.
         return Some(unsafe { avx512_bf16(rounds) });
+    }
+    let _ = rounds;
+    None
+}
+
+/// As [`multiply_adds`], of tiles of bf16; none where the processor does not multiply them.
+pub fn multiply_adds_tiles(rounds: u64) -> Option<(u64, f32)> {
+    #[cfg(target_arch = "x86_64")]
+    if bf16_products() == Bf16Products::Tiles {
+        return Some((headlong_mlp::gemm::multiply_tiles(rounds), 0.0));
     }
     let _ = rounds;
     None
