@@ -116,15 +116,6 @@ pub(crate) struct Below<'a> {
     pub sums: Option<ColumnSums<'a>>,
 }
 
-/// How [`backward_weights_with`] differs from [`backward_weights`].
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct WeightGradientOptions {
-    /// The sums of `d_z` are there already: the bias gradient, or those of blocks.
-    pub has_bias: bool,
-    /// What products are computed in.
-    pub compute: Compute,
-}
-
 /// Whether [`forward_with_mask`] leaves a mask with these arguments.
 pub(crate) fn keeps_mask(stream: &Stream, args: &ForwardArgs<'_>) -> bool {
     matches!(stream.device(), Device::Cuda(_)) && cuda::keeps_mask(stream, args)
@@ -166,6 +157,8 @@ pub struct BackwardWeightsArgs<'a> {
     pub block_len: usize,
     /// Adds to what the gradients hold instead of overwriting them.
     pub accumulate: bool,
+    /// What the product is computed in, as that of the layer's weights.
+    pub compute: Compute,
 }
 
 /// Where blocks of samples keep their sums before the tree adds them up.
@@ -183,14 +176,15 @@ pub struct Partials {
 
 /// `dW = dZᵀ·X` and `db = Σ dZ`.
 pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
-    backward_weights_with(stream, args, WeightGradientOptions::default());
+    backward_weights_with(stream, args, false);
 }
 
-/// As [`backward_weights`], for a stack of layers on a device.
+/// As [`backward_weights`]; where a device `has_bias`, the sums of `d_z` are there already: the bias
+/// gradient, or those of blocks.
 pub(crate) fn backward_weights_with(
     stream: &Stream,
     args: &BackwardWeightsArgs<'_>,
-    options: WeightGradientOptions,
+    has_bias: bool,
 ) {
     let (samples, inputs, outputs) = (args.x.rows(), args.x.cols(), args.d_z.cols());
     shape("gradient of the output", args.d_z, samples, outputs);
@@ -203,8 +197,8 @@ pub(crate) fn backward_weights_with(
         shape("block sums of the bias", &partials.bias, partials.sum_blocks, outputs);
     }
     match stream.device() {
-        Device::Cpu => cpu::backward_weights(stream, args, options.compute.factor_type()),
-        Device::Cuda(_) => cuda::backward_weights(stream, args, options),
+        Device::Cpu => cpu::backward_weights(stream, args),
+        Device::Cuda(_) => cuda::backward_weights(stream, args, has_bias),
     }
 }
 

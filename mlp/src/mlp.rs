@@ -35,7 +35,7 @@ use crate::gemm::FactorType;
 use crate::init;
 use crate::linear::{
     self, Activation, BackwardDataArgs, BackwardWeightsArgs, Below, ColumnSums, Compute,
-    ForwardArgs, Partials, WeightGradientOptions, Weights,
+    ForwardArgs, Partials, Weights,
 };
 use headlong_device::{Device, Mat, Stream};
 use side_stream::SideStream;
@@ -267,17 +267,17 @@ impl Mlp {
                 partials: layer.partials.as_ref(),
                 block_len: args.block_len,
                 accumulate: args.accumulate,
+                compute: self.compute,
             };
             // A layer that another one follows has them from that one's data gradient.
             let has_bias = matches!(stream.device(), Device::Cuda(_)) && layer.between.is_some();
-            let options = WeightGradientOptions { has_bias, compute: self.compute };
             // During the data gradient where it can be, else after it.
             if let Some(side_stream) = &side_stream {
-                linear::backward_weights_with(side_stream.fork(index), &weights, options);
+                linear::backward_weights_with(side_stream.fork(index), &weights, has_bias);
             }
             self.backward_data(stream, (args, &input), index, &d_z, below.as_ref());
             if side_stream.is_none() {
-                linear::backward_weights_with(stream, &weights, options);
+                linear::backward_weights_with(stream, &weights, has_bias);
             }
             if let Some(below) = below {
                 d_z = below.d_z;

@@ -73,10 +73,6 @@ fn layer(
     measure("forward", &mut || forward(&stream, &args));
     let args = BackwardDataArgs { d_z: &d_z, w: &w, d_x: &d_x, mask: Some(&x), accumulate: false };
     measure("backward data", &mut || backward_data(&stream, &args));
-    if compute != Compute::F32 {
-        // A weight gradient in bf16 is reached through a whole network alone.
-        return Ok(());
-    }
     let args = BackwardWeightsArgs {
         x: &x,
         d_z: &d_z,
@@ -85,6 +81,7 @@ fn layer(
         partials: None,
         block_len: usize::MAX,
         accumulate: false,
+        compute,
     };
     measure("backward weights", &mut || backward_weights(&stream, &args));
     Ok(())

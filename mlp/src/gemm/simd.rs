@@ -91,14 +91,14 @@ impl Kernels {
 
     /// Most rows that a tile may have whose left factor is packed.
     pub fn max_packed_rows(self) -> usize {
-        PACKED_ELEMENTS / self.strip_elements(self.variant.block_words()) * self.max_rows()
+        MAX_STRIPS * self.max_rows()
     }
 
     /// Elements of a packed strip of a block of so many words.
     fn strip_elements(self, words: usize) -> usize {
         match self.variant {
             #[cfg(target_arch = "x86_64")]
-            Variant::Tiles => amx::MAX_ROWS * amx::STRIP_STRIDE,
+            Variant::Tiles => amx::STRIP_ELEMENTS,
             _ => self.variant.rows(words) * STRIP_ROWS,
         }
     }
@@ -115,6 +115,7 @@ impl Variant {
 
     const fn block_words(self) -> usize {
         match self {
+            // A microtile's rows of `A` lie in the first-level cache, too.
             Variant::Tiles => BLOCK_K / 2,
             _ => BLOCK_K / self.rows(1),
         }
@@ -342,7 +343,8 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
                 // Spread over the block, so that they do not queue up.
                 let line = if call.is_multiple_of(spacing) { call / spacing } else { usize::MAX };
                 let k = next.saturating_add(line % halves * block.len());
-                if k >= matrix.rows() || line >= lines.0 + lines.1 {
+                // Tiles pass by so fast that it would push out what they read.
+                if variant == Variant::Tiles || k >= matrix.rows() || line >= lines.0 + lines.1 {
                     Ahead { start: b, stride: 0 }
                 } else if line < lines.0 {
                     let start = matrix.row(k)[col + 16 * (line / halves)..].as_ptr();
@@ -510,7 +512,7 @@ fn pack_panel(
     packed: &mut PanelBlock,
 ) -> *const f32 {
     assert!(
-        variant.rows(words.len()) <= BLOCK_K && cols.len() <= PANEL_COLS,
+        words.len() <= variant.block_words() && cols.len() <= PANEL_COLS,
         "a block fits its buffer"
     );
     let start = packed.0.as_mut_ptr().cast::<f32>();
@@ -564,7 +566,7 @@ fn pack_strips(
 ) -> *const f32 {
     let (variant, room) = (kernels.variant, kernels.strip_elements(words.len()));
     assert!(parts * room <= PACKED_ELEMENTS, "a block fits its buffer");
-    assert!(variant.rows(words.len()) <= BLOCK_K, "a block fits its buffer");
+    assert!(words.len() <= variant.block_words(), "a block fits its buffer");
     let start = packed.0.as_mut_ptr().cast::<f32>();
     for part in 0..parts {
         let len = rows.len();

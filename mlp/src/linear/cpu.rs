@@ -59,7 +59,8 @@ impl Factors<'_> {
     }
 }
 
-pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, dtype: FactorType) {
+pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
+    let dtype = args.compute.factor_type();
     let (x, d_z) = (args.x.read::<f32>(), args.d_z.read::<f32>());
     let factors = Factors { dtype, x: x.view(), d_z: d_z.view() };
     let (mut d_w, mut d_b) = (args.d_w.write::<f32>(), args.d_b.map(|d_b| d_b.write::<f32>()));

@@ -1,10 +1,7 @@
 //! Products of cuBLASLt with what fits into their epilogues; kernels do what does not.
 
 use super::helpers::{ColumnSums, Passed, add_bias, add_blocks, filled_up, mask_and_sum};
-use super::{
-    Activation, BackwardDataArgs, BackwardWeightsArgs, Below, ForwardArgs, Partials,
-    WeightGradientOptions,
-};
+use super::{Activation, BackwardDataArgs, BackwardWeightsArgs, Below, ForwardArgs, Partials};
 use crate::cuda::{Alternatives, product};
 use crate::sum::block;
 use headlong_device::cuda::blas::{
@@ -173,15 +170,11 @@ pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>, below: Option
 }
 
 /// Without sums of `d_z` where they are there already.
-pub fn backward_weights(
-    stream: &Stream,
-    args: &BackwardWeightsArgs<'_>,
-    options: WeightGradientOptions,
-) {
+pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>, has_bias: bool) {
     let stream = stream.cuda_body();
-    let math = options.compute.math();
+    let math = args.compute.math();
     let accumulate = args.accumulate;
-    if let Some(d_b) = args.d_b.filter(|_| !options.has_bias) {
+    if let Some(d_b) = args.d_b.filter(|_| !has_bias) {
         let samples = (args.d_z.rows(), args.block_len);
         let sums = ColumnSums::of_bias(d_b, args.partials, samples, accumulate);
         mask_and_sum(stream, args.d_z, None, Some(&sums));

@@ -75,6 +75,7 @@ impl Layer {
                 partials,
                 block_len: samples.div_ceil(sum_blocks),
                 accumulate: *accumulate,
+                compute: Compute::F32,
             };
             backward_weights(stream, &args);
         }
@@ -217,6 +218,7 @@ fn wrong_shapes_are_refused_by_name() {
         partials,
         block_len,
         accumulate,
+        compute: Compute::F32,
     };
     backward_weights(&Stream::cpu(1), &args);
 }

@@ -3,7 +3,7 @@
 
 use super::avx512::{self, copy_rows, finish};
 use super::pairs::numbers_of;
-use super::{BLOCK_K, Micro, PANEL_COLS};
+use super::{Micro, PANEL_COLS, Variant};
 use crate::simd::avx512::{lanes, transpose};
 use headlong_device::MatRef;
 use std::arch::asm;
@@ -16,9 +16,15 @@ use std::ops::Range;
 /// Rows of a microtile: two tiles.
 pub const MAX_ROWS: usize = 2 * TILE_ROWS;
 
-/// Words from one row of a packed strip to the next: not a multiple of 1 KiB, so that rows of a
-/// tile do not share their sets of the cache.
-pub const STRIP_STRIDE: usize = BLOCK_K + 16;
+/// Words of a block at most.
+const BLOCK_WORDS: usize = Variant::Tiles.block_words();
+
+/// Words from one row of a packed strip to the next: rows of a tile do not share their sets of the
+/// cache.
+pub const STRIP_STRIDE: usize = BLOCK_WORDS + 16;
+
+/// Words of a strip.
+pub const STRIP_ELEMENTS: usize = MAX_ROWS * STRIP_STRIDE;
 
 const TILE_ROWS: usize = 16;
 
@@ -283,7 +289,7 @@ pub unsafe fn pack_strip(
     strip: Range<usize>,
     target: *mut f32,
 ) {
-    assert!(words.len() <= BLOCK_K && strip.len() <= MAX_ROWS, "a block fits its strip");
+    assert!(words.len() <= BLOCK_WORDS && strip.len() <= MAX_ROWS, "a block fits its strip");
     let numbers = numbers_of(&words, matrix.rows());
     if numbers.is_empty() {
         return;
