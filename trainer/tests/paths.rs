@@ -84,6 +84,27 @@ fn real_rows_end_in_the_same_weights_on_every_path() {
     every_path_ends_in_the_same_weights(&run);
 }
 
+/// What order a run began with, and not what this processor is fastest with.
+#[test]
+fn a_resumed_run_adds_up_products_of_bf16_in_the_order_it_began_with() {
+    let ends = ["pairs", "tiles"].map(|order| {
+        let place = Place::new("train.txt");
+        let run = |steps: &str| {
+            let steps = format!("train.steps={steps}");
+            place.train().with(&["--precision", "bf16", "--set", &steps])
+        };
+        let order = format!("train.bf16_sums={order}");
+        let whole = run("8").with(&["--set", &order]).end();
+        let kept = |run: Run| run.path("--checkpoint-dir", &place.path("kept")).end();
+        assert_eq!(kept(run("4").with(&["--set", &order])).code, Some(0));
+        let resumed = kept(run("8").with(&["--resume"]));
+        assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+        assert_eq!(resumed.digest(), whole.digest(), "{order}");
+        whole.digest()
+    });
+    assert_ne!(ends[0], ends[1], "orders differ in the last bits");
+}
+
 #[test]
 fn a_path_that_does_not_exist_is_refused_by_name() {
     let place = Place::new("train.txt");
