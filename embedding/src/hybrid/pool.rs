@@ -6,12 +6,12 @@
 
 use super::route::{HybridRoute, Sources};
 use super::set::{HybridSet, Location};
-use super::simd::{PoolTile, Pooled, pool_tile};
+use super::simd::{PoolTile, Pooled, pool};
 use super::table::HybridTable;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, num_samples};
-use crate::lookup::simd::{Gather, gather_tile};
-use crate::rows::{OpenRows, by_type};
+use crate::lookup::simd::{Gather, gather};
+use crate::rows::OpenRows;
 use crate::slot::staged;
 use crate::table::Rows;
 use headlong_device::pool::SharedMut;
@@ -130,7 +130,7 @@ impl HybridSet {
             let (out_first, out_stride) = (first * stride + table.first_column, stride);
             if let (Sources::Replica, Some(replica)) = (part.sources, &replica) {
                 let (values, weights) = (ids.values, replica.view());
-                let gather = Gather {
+                let bags = Gather {
                     weights,
                     values,
                     offsets,
@@ -140,8 +140,8 @@ impl HybridSet {
                     out_first,
                     out_stride,
                 };
-                assert!(gather.in_range(), "ids are those that were routed");
-                return by_type!(self.narrow, gather_tile(&gather));
+                assert!(bags.in_range(), "ids are those that were routed");
+                return gather(self.narrow, &bags);
             }
             let tile = PoolTile {
                 dim: table.dim,
@@ -156,7 +156,7 @@ impl HybridSet {
                 out_first,
                 out_stride,
             };
-            by_type!(self.narrow, pool_tile(&tile));
+            pool(self.narrow, &tile);
         });
         Ok(())
     }

@@ -1,12 +1,14 @@
 //! Kernels of the hybrid ops: tiles of rows gathered, pooled, summed and updated.
 
 use super::merge::MergedParts;
-use crate::rows::{RowElement, RowMemory, RowsRef, WeightMemory, each_type, summand, widen};
+use crate::rows::{
+    RowElement, RowMemory, RowsRef, WeightMemory, by_type, each_type, summand, widen,
+};
 use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::{MAX_DIM, Pooling, SparseStep};
 use crate::update::simd::{Parts, RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile};
 use headlong_device::pool::SharedMut;
-use headlong_device::{MatRef, vectorized};
+use headlong_device::{DType, MatRef, vectorized};
 use std::ops::Range;
 
 /// Marks the vectors of frequent rows, which lie in the replica and not among those received.
@@ -21,6 +23,13 @@ pub(super) struct Copy<'a> {
     pub(super) out_first: usize,
 }
 
+/// Writes the vectors of `tile`; rows of the replica are rounded to `narrow` before they are added.
+///
+/// Without a type parameter, as [`gather`](crate::lookup::simd::gather).
+pub(super) fn pool(narrow: Option<DType>, tile: &PoolTile<'_>) {
+    by_type!(narrow, pool_tile(tile));
+}
+
 vectorized! {
     /// Writes the vectors of `rows` one after the other.
     pub(super) fn copy_rows(tile: &Copy<'_>) {
@@ -28,7 +37,7 @@ vectorized! {
     }
 
     /// Rows of the replica are rounded as `TO` says before they are added; what was received is.
-    pub(super) fn pool_tile<const TO: u8>(tile: &PoolTile<'_>) {
+    fn pool_tile<const TO: u8>(tile: &PoolTile<'_>) {
         match tile.replica {
             Some(replica) => each_type!(
                 RowsRef, replica, replica => pool_rows::<_, TO>(tile, replica.data())

@@ -1,10 +1,10 @@
 //! Tiles of samples, each of one table; rows are prefetched across the batch.
 
 use super::LookupArgs;
-use super::simd::{Gather, gather_tile};
+use super::simd::{Gather, gather};
 use crate::error::Result;
 use crate::ids::Bags;
-use crate::rows::{OpenRows, by_type};
+use crate::rows::OpenRows;
 use crate::table::{Pooling, Rows, TableSpec};
 use headlong_device::pool::SharedMut;
 use headlong_device::{DType, MatMut, MatRef, Stream, bf16, f16};
@@ -27,7 +27,7 @@ pub(super) fn lookup_plain(stream: &Stream, args: &LookupArgs) -> bool {
         let last = args.num_samples.min(first + TILE_SAMPLES);
         let Bags { ids, weights: factors } = (args.ids)(table);
         let weights = OpenRows::new(&plain.weights);
-        let gather = Gather {
+        let bags = Gather {
             weights: weights.view(),
             values: ids.values,
             offsets: &ids.offsets[first..=last],
@@ -37,8 +37,8 @@ pub(super) fn lookup_plain(stream: &Stream, args: &LookupArgs) -> bool {
             out_first: first * stride + args.tables[table].first_column,
             out_stride: stride,
         };
-        if gather.in_range() {
-            by_type!(args.narrow, gather_tile(&gather));
+        if bags.in_range() {
+            gather(args.narrow, &bags);
         } else {
             all_in_range.store(false, Ordering::Relaxed);
         }

@@ -1,10 +1,10 @@
 //! One tile of a lookup: rows to vectors, in strips of at most 128 columns.
 
-use crate::rows::{RowElement, RowsRef, each_type, summand, widen};
+use crate::rows::{RowElement, RowsRef, by_type, each_type, summand, widen};
 use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::Pooling;
 use headlong_device::pool::SharedMut;
-use headlong_device::{MatRef, vectorized};
+use headlong_device::{DType, MatRef, vectorized};
 use std::ops::Range;
 
 /// One tile: the samples of `offsets`, which index `values`.
@@ -37,9 +37,17 @@ impl Gather<'_> {
     }
 }
 
+/// Writes the vectors of `tile`; rows are rounded to `narrow` before they are added.
+///
+/// Without a type parameter, so that the kernels are compiled here, once, and not in every crate
+/// that calls a generic lookup.
+pub(crate) fn gather(narrow: Option<DType>, tile: &Gather<'_>) {
+    by_type!(narrow, gather_tile(tile));
+}
+
 vectorized! {
     /// Rows are rounded as `TO` says before they are added.
-    pub(crate) fn gather_tile<const TO: u8>(tile: &Gather<'_>) {
+    fn gather_tile<const TO: u8>(tile: &Gather<'_>) {
         each_type!(RowsRef, tile.weights, weights => gather_rows::<_, TO>(tile, weights));
     }
 }
