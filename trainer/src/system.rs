@@ -4,4 +4,5 @@ pub mod command_line;
 pub(crate) mod input;
 pub mod machine;
 pub mod peak;
+pub mod processor;
 pub mod signals;

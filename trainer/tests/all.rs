@@ -7,6 +7,7 @@ mod auto;
 mod bad_input;
 mod bench_collectives;
 mod bench_embedding;
+mod bench_machine;
 mod bounded;
 mod carried;
 mod checkpoint_corruption;

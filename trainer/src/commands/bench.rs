@@ -6,6 +6,8 @@ pub mod embedding;
 pub mod exchange;
 pub mod forecast;
 pub mod iteration;
+pub mod machine;
+pub mod memory;
 pub mod p2p;
 pub mod reader;
 pub mod sample;

@@ -14,6 +14,7 @@ use crate::commands::bench::embedding::EmbeddingArguments;
 use crate::commands::bench::exchange::ExchangeArguments;
 use crate::commands::bench::forecast::ForecastArguments;
 use crate::commands::bench::iteration::IterationArguments;
+use crate::commands::bench::machine::MachineArguments;
 use crate::commands::bench::p2p::P2pArguments;
 use crate::commands::bench::reader::ReaderArguments;
 use crate::commands::bench::tune::TuneArguments;
@@ -145,6 +146,8 @@ pub enum BenchCommand {
     Iteration(IterationArguments),
     /// Describe this machine for `plan --cluster`, or compare predictions with measured steps
     Forecast(ForecastArguments),
+    /// What this machine can do at most, and what bounds the training of each shape
+    Machine(MachineArguments),
     /// Read and decode files, compared with the disk's own rate
     Reader(ReaderArguments),
     /// Lookup and update of embedding tables

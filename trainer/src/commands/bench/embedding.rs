@@ -3,6 +3,7 @@
 //! By the same set of tables as in training, on one rank.
 
 use super::data::power_law_rows;
+use super::memory::{self, ARRAY_BYTES};
 use super::sample::{Summary, summarize, timed_blocks};
 use crate::config::ranges::time;
 use crate::config::{DeviceChoice, OptimizersConfig};
@@ -33,7 +34,7 @@ const BATCHES: usize = 8;
 const CALLS_ON_A_DEVICE: usize = 16;
 const BLOCK_S: f64 = 0.1;
 /// Bytes of the copy whose rate is the roofline; fewer where an emulated device would take minutes.
-const COPY_BYTES: usize = 256 << 20;
+const COPY_BYTES: usize = ARRAY_BYTES;
 const EMULATED_COPY_BYTES: usize = 1 << 20;
 const COPIES: usize = 5;
 /// Blocks that are measured at least.
@@ -389,15 +390,7 @@ fn copy_gb_per_s(stream: &Stream, device: Option<&CudaDevice>) -> Result<f64> {
                 stream.synchronize().map_err(failed())
             })?
         }
-        None => {
-            let (from, mut to) = (vec![1.0_f32; bytes / 4], vec![0.0_f32; bytes / 4]);
-            fastest_s(1, || {
-                stream.pool().chunks_mut(&mut to, 1 << 16, |task, to| {
-                    to.copy_from_slice(&from[task << 16..][..to.len()]);
-                });
-                Ok(())
-            })?
-        }
+        None => return Ok(memory::copy_gb_per_s(stream, bytes, COPIES)),
     };
     Ok(2e-9 * bytes as f64 / seconds)
 }

@@ -165,6 +165,7 @@ fn bench(command: &BenchCommand, registry: &Registry) -> Result<()> {
     match command {
         BenchCommand::Iteration(arguments) => crate::commands::bench::iteration::run(arguments),
         BenchCommand::Forecast(arguments) => crate::commands::bench::forecast::run(arguments),
+        BenchCommand::Machine(arguments) => crate::commands::bench::machine::run(arguments),
         BenchCommand::Reader(arguments) => crate::commands::bench::reader::run(arguments),
         BenchCommand::Embedding(arguments) => crate::commands::bench::embedding::run(arguments),
         BenchCommand::AllReduce(arguments) => collectives::run(Operation::AllReduce, arguments),

@@ -138,6 +138,7 @@ fn check_bench(command: &BenchCommand) -> Result<()> {
             .writes_json(&arguments.json)
             .check(),
         BenchCommand::Embedding(arguments) => files.writes_json(&arguments.json).check(),
+        BenchCommand::Machine(arguments) => files.writes_json(&arguments.json).check(),
         BenchCommand::P2p(arguments) => files.writes_json(&arguments.json).check(),
         BenchCommand::Exchange(arguments) => files.writes_json(&arguments.json).check(),
         BenchCommand::Tune(arguments) => files.writes("--output", &arguments.output).check(),
