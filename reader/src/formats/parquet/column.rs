@@ -133,6 +133,23 @@ impl Column {
         Self { values, defined, repeated, most_defined, element_from: 1, clock }
     }
 
+    /// Calls `put` with each row and the index of its value, where it has one. Always inlined: a
+    /// call for each value is a tenth of the time of a column.
+    #[inline(always)]
+    fn single(
+        &self,
+        rows: usize,
+        mut put: impl FnMut(usize, Option<usize>) -> Result<(), Fault>,
+    ) -> Result<(), (usize, Fault)> {
+        let mut value = 0;
+        for row in 0..rows {
+            let here = self.most_defined == 0 || self.defined[row] == self.most_defined;
+            put(row, here.then_some(value)).map_err(|fault| (row, fault))?;
+            value += usize::from(here);
+        }
+        Ok(())
+    }
+
     /// Puts the values where `role` says; the error is the row and what is wrong there.
     pub fn put(
         &self,
@@ -141,32 +158,23 @@ impl Column {
         samples: &mut Samples,
         rows: usize,
     ) -> Result<(), (usize, Fault)> {
-        let single = |put: &mut dyn FnMut(usize, Option<usize>) -> Result<(), Fault>| {
-            let mut value = 0;
-            for row in 0..rows {
-                let here = self.most_defined == 0 || self.defined[row] == self.most_defined;
-                put(row, here.then_some(value)).map_err(|fault| (row, fault))?;
-                value += usize::from(here);
-            }
-            Ok(())
-        };
         match role {
             Role::Ignored => Ok(()),
-            Role::Label => single(&mut |_, value| {
+            Role::Label => self.single(rows, |_, value| {
                 samples.labels.push(self.label(value)?);
                 Ok(())
             }),
             Role::Weight => {
-                single(&mut |row, value| self.put_weight(value, &mut samples.labels[row]))
+                self.single(rows, |row, value| self.put_weight(value, &mut samples.labels[row]))
             }
             Role::Dense(column) => {
                 let (width, reading) = (columns.dense.len(), columns.dense_reading);
                 if let Some(each) = columns.each_dense() {
-                    return single(&mut |row, value| {
+                    return self.single(rows, |row, value| {
                         self.put_of_column((row, column), value, each, samples)
                     });
                 }
-                single(&mut |row, value| match &mut samples.dense {
+                self.single(rows, |row, value| match &mut samples.dense {
                     DenseValues::Integers(to) => {
                         to[row * width + column] = self.integer(value)?;
                         Ok(())
@@ -181,19 +189,19 @@ impl Column {
             }
             Role::Sparse(column) if columns.sparse[column].hotness == Hotness::Fixed(1) => {
                 let to = &mut samples.sparse[column].ids;
-                single(&mut |_, value| {
+                self.single(rows, |_, value| {
                     to.push(value.map_or(Ok(MISSING_ID), |value| self.id_or_missing(value))?);
                     Ok(())
                 })
             }
             Role::Sparse(column) if self.repeated.is_empty() => {
                 let (hotness, bags) = (columns.sparse[column].hotness, &mut samples.sparse[column]);
-                single(&mut |_, value| {
+                self.single(rows, |_, value| {
                     let text = value.map_or(&b""[..], |value| self.word(value));
                     push_ids(text.trim_ascii(), hotness, columns.list_separator, bags)
                 })
             }
-            Role::Time(column) => single(&mut |_, value| {
+            Role::Time(column) => self.single(rows, |_, value| {
                 columns.push_parts(column, self.moment(value)?, samples);
                 Ok(())
             }),
