@@ -128,6 +128,7 @@ fn beyond_this_machine_no_one_trains_without_a_secret_by_accident() {
         assert_eq!(code, Some(2), "{text}");
         for words in [
             "`HEADLONG_SECRET`: is not set, and rank 0 is at 192.0.2.1",
+            "`headlong launch`",
             "HEADLONG_SECRET_FILE",
             "--insecure",
         ] {

@@ -64,9 +64,10 @@ impl Trust {
             return Ok(Trust::Anybody);
         }
         let reason = format!(
-            "is not set, and {why}: anybody could join the job. Write a secret into a file (umask \
-             077; head -c 32 /dev/urandom | base64 > FILE) and set HEADLONG_SECRET_FILE=FILE on \
-             all ranks; in a network that you trust, --insecure (comm.insecure = true) does without"
+            "is not set, and {why}: anybody could join the job. `headlong launch` makes one for \
+             ranks of one machine; for several, write a secret into a file (umask 077; head -c 32 \
+             /dev/urandom | base64 > FILE) and set HEADLONG_SECRET_FILE=FILE on all ranks; in a \
+             network that you trust, --insecure (comm.insecure = true) does without"
         );
         Err(CommError::Setting { setting: "HEADLONG_SECRET".into(), reason })
     }
@@ -184,7 +185,9 @@ mod tests {
                 text.starts_with(&format!("HEADLONG_SECRET: is not set, and rank 0 is at {host}")),
                 "{text}"
             );
-            assert!(text.contains("HEADLONG_SECRET_FILE") && text.contains("--insecure"), "{text}");
+            for way_out in ["`headlong launch`", "HEADLONG_SECRET_FILE", "--insecure"] {
+                assert!(text.contains(way_out), "{text}");
+            }
             assert_eq!(Trust::of(&launch(host), &some, false), Ok(Trust::Secret));
             let trust = Trust::of(&launch(host), &none, true).unwrap();
             let remark = trust.remark(&launch(host)).unwrap();
