@@ -57,6 +57,18 @@ impl Drop for Busy {
     }
 }
 
+/// What ranks exchange over TCP is encrypted and authenticated while this lives.
+#[must_use = "dropped, exchanges are what the job asks for again"]
+pub struct Sealed {
+    transport: Arc<dyn Transport>,
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        self.transport.set_sealed(false);
+    }
+}
+
 #[derive(Default)]
 struct Inner {
     sequence: u64,
@@ -151,6 +163,14 @@ impl Communicator {
     pub fn busy(&self, what: &'static str) -> Busy {
         let before = self.transport.set_busy(Some(what));
         Busy { transport: Arc::clone(&self.transport), before }
+    }
+
+    /// What ranks exchange over TCP is encrypted and authenticated, until the answer is dropped,
+    /// also where the job does not ask for it: for keys. All ranks call this, and drop it, between
+    /// the same operations.
+    pub fn sealed(&self) -> Sealed {
+        self.transport.set_sealed(true);
+        Sealed { transport: Arc::clone(&self.transport) }
     }
 
     /// Ends the job for all ranks with `error`, unless it has failed already.

@@ -51,7 +51,7 @@ pub mod transport;
 pub mod tuning;
 mod views;
 
-pub use communicator::{Busy, Communicator, ConnectRails};
+pub use communicator::{Busy, Communicator, ConnectRails, Sealed};
 pub use counters::{Counters, Traffic};
 pub use device::{Blocks, ByNode, DeviceCollectives, DeviceSizes, Parts, SumLen};
 pub use element::Element;

@@ -8,6 +8,7 @@
 //! is where; its connections stay open as the control channel, and the listener stays too, to tell
 //! latecomers why they are not let in.
 
+pub(crate) mod channel;
 pub(crate) mod deadlines;
 pub mod dial;
 mod enter;
@@ -24,24 +25,24 @@ use crate::error::{CommError, Result};
 use crate::launcher_env::{Launch, Remark};
 use crate::topology::{Rank, Topology};
 use crate::transport::tcp::control::ControlThread;
-use crate::transport::tcp::control_frame::{FrameReader, PeerAddress};
+use crate::transport::tcp::control_frame::{FrameReader, Outbox, PeerAddress};
 use crate::transport::tcp::health::{Health, Link};
 use crate::transport::tcp::mesh::Meeting;
 use crate::transport::tcp::{Parts, TcpTransport};
+use channel::Channel;
 pub use deadlines::{Deadlines, Notice};
 use handshake::Claims;
 use listener::Listener;
-use proof::Secret;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use sha2::{Digest as _, Sha256};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 pub use trust::Keys;
 
 /// Number of the protocol between ranks; it changes with every change of a frame.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// What a process says and wants to know when it joins its job.
 pub struct JoinOptions {
@@ -57,6 +58,8 @@ pub struct JoinOptions {
     pub deadlines: Deadlines,
     /// A job that other machines can reach may do without a secret.
     pub insecure: bool,
+    /// What ranks exchange over TCP is encrypted; control messages and keys always are.
+    pub encrypt_data: bool,
     /// Hears who is still missing, and whom ranks wait for.
     pub notice: Option<Notice>,
     /// Asked while ranks come together: an error ends that.
@@ -77,6 +80,7 @@ impl JoinOptions {
             ranks_per_node: 0,
             deadlines: Deadlines::default(),
             insecure: false,
+            encrypt_data: false,
             notice: None,
             still_wanted: None,
         }
@@ -124,7 +128,7 @@ pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
     let mut remarks = launch.remarks.clone();
     let keys = Keys::of(launch, options.insecure)?;
     if launch.world_size == 1 {
-        return alone(options, keys.secret, remarks);
+        return alone(options, remarks);
     }
     remarks.extend(keys.trust.remark(launch));
     let joined = match launch.rank {
@@ -134,7 +138,7 @@ pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
     connect(options, &keys, joined, remarks)
 }
 
-fn alone(options: &JoinOptions, secret: Secret, remarks: Vec<Remark>) -> Result<Arc<TcpTransport>> {
+fn alone(options: &JoinOptions, remarks: Vec<Remark>) -> Result<Arc<TcpTransport>> {
     let health = Arc::new(Health::new(Rank(0), 1, Vec::new(), options.deadlines.heartbeat)?);
     let (topology, deadlines) = (Topology::single(), options.deadlines);
     Ok(Arc::new(TcpTransport::new(Parts {
@@ -144,7 +148,7 @@ fn alone(options: &JoinOptions, secret: Secret, remarks: Vec<Remark>) -> Result<
         deadlines,
         control: None,
         remarks,
-        secret,
+        encrypt_data: options.encrypt_data,
         addresses: Vec::new(),
     })))
 }
@@ -175,7 +179,7 @@ fn connect(
         deadlines,
         control: Some(control),
         remarks,
-        secret: keys.secret.clone(),
+        encrypt_data: options.encrypt_data,
         addresses: peers.iter().map(|peer| peer.ip.unwrap_or(rank_0)).collect(),
     };
     let transport = TcpTransport::new(parts);
@@ -191,7 +195,11 @@ fn connect(
         patience: deadlines.handshake,
     };
     match meeting.meet() {
-        Ok(streams) => health.set_data(streams),
+        Ok(connections) => {
+            let (streams, channels) = connections.into_iter().map(Option::unzip).unzip();
+            health.set_data(streams);
+            transport.set_channels(channels);
+        }
         Err(error) => return Err(health.fail(error)),
     }
     Ok(Arc::new(transport))
@@ -229,9 +237,17 @@ fn data_listener(ip: IpAddr) -> Result<TcpListener> {
         .map_err(|error| CommError::system(format!("opening a data port at {ip}"), error))
 }
 
-fn as_link(peer: Rank, stream: TcpStream) -> Result<Link> {
+/// A control connection in a job of so many ranks: what this rank sends, and what it hears.
+fn as_link(
+    peer: Rank,
+    stream: TcpStream,
+    channel: Channel,
+    num_ranks: usize,
+) -> Result<(Link, FrameReader)> {
     stream
         .set_nonblocking(true)
         .map_err(|error| CommError::system("preparing a control connection", error))?;
-    Ok(Link { peer, stream, outbox: Default::default() })
+    let (sealer, opener) = channel.split();
+    let outbox = Mutex::new(Outbox::new(sealer));
+    Ok((Link { peer, stream, outbox }, FrameReader::new(num_ranks, opener)))
 }

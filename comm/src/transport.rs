@@ -118,6 +118,13 @@ pub trait Transport: Send + Sync {
         None
     }
 
+    /// From now on, what this rank exchanges over TCP is encrypted and authenticated, or only where
+    /// the job asks for it. All ranks say it between the same two exchanges: around those that
+    /// carry keys.
+    fn set_sealed(&self, sealed: bool) {
+        let _ = sealed;
+    }
+
     /// From now on this rank does something long on its host, or no longer; what it did before.
     /// Waiting for it does not count against the deadlines of ranks in other processes; threads of
     /// one process share what they wait for.

@@ -59,7 +59,7 @@ fn another_build_fails_everybody_and_names_the_culprit() {
     let answers = with_odd_rank_1(|options| options.build = "0.0.9".into());
     assert_all_say(
         &answers,
-        &["rank 1 was refused: it runs build 0.0.9 (protocol 2), rank 0 runs"],
+        &["rank 1 was refused: it runs build 0.0.9 (protocol 3), rank 0 runs"],
     );
 }
 

@@ -1,6 +1,7 @@
 //! Who gets the memory of a node: its ranks, after they have proven themselves, and no one else.
 
 use crate::tcp_support;
+use headlong_comm::rendezvous::handshake::{Purpose, hello};
 use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::shm::{Attachment, Offer, Table, offer};
 use headlong_comm::transport::tcp::TcpTransport;
@@ -33,7 +34,7 @@ fn unauthenticated_peers_get_nothing_and_the_ranks_still_meet() {
     // One says nothing sensible, one leaves at once; both are processes with a number that is
     // known.
     let mut liar = connect(&offers[0]);
-    liar.write_all(&[7; 68]).expect("it is taken");
+    liar.write_all(&[7; 312]).expect("it is taken");
     drop(connect(&offers[0]));
     let tables: Vec<Table> = ranks.iter().map(|rank| Table::new(rank, &offers)).collect();
     thread::scope(|scope| {
@@ -46,7 +47,7 @@ fn unauthenticated_peers_get_nothing_and_the_ranks_still_meet() {
     });
     let mut heard = Vec::new();
     let _ = liar.read_to_end(&mut heard);
-    assert_eq!(heard.len(), 32, "a random number to be answered, and no more");
+    assert_eq!(heard.len(), 41, "a random number to be answered, and no more");
     ranks.iter().for_each(|rank| assert_eq!(rank.check(), Ok(())));
 }
 
@@ -70,9 +71,9 @@ fn a_host_of_another_process_or_without_the_secret_is_not_believed() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().expect("the attachment comes");
-            stream.write_all(&[1; 32]).expect("a number");
-            stream.read_exact(&mut [0; 68]).expect("a claim");
-            stream.write_all(&[2; 32]).expect("a proof that is none, and no memory");
+            stream.write_all(&hello(Purpose::Memory, &[1; 32])).expect("a number");
+            stream.read_exact(&mut [0; 312]).expect("a claim");
+            stream.write_all(&[2; 59]).expect("a proof that is none, and no memory");
         });
         let text = refused(&offers);
         assert!(text.contains("has not handed out the memory"), "{text}");

@@ -342,7 +342,10 @@ fn exchange_id(communicator: &Communicator, library: &Library) -> Result<UniqueI
         false => Ok(UniqueId::from_bytes([0; UniqueId::BYTES])),
     };
     let mut bytes = communicator.agree("NCCL", made)?.to_bytes();
+    // Who has the id can join.
+    let sealed = communicator.sealed();
     communicator.broadcast(Rank(0), &mut bytes)?;
+    drop(sealed);
     let own = library.version().to_string();
     let mut first = [0_u8; 16];
     first[..own.len().min(16)].copy_from_slice(&own.as_bytes()[..own.len().min(16)]);

@@ -1,8 +1,8 @@
 //! The peer's side: connect to a listener and prove oneself, again and again until a deadline.
 
+use super::channel::Channel;
 use super::deadlines::Notice;
-use super::handshake::{self, Claims, HELLO_BYTES, Purpose, Session, VERDICT_BYTES};
-use super::proof;
+use super::handshake::{self, Asking, Claims, HELLO_BYTES, Purpose, VERDICT_BYTES};
 use super::trust::Keys;
 use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
 use crate::error::{CommError, Result};
@@ -50,6 +50,8 @@ pub struct Welcome {
     pub stream: TcpStream,
     /// Where it was found.
     pub address: SocketAddr,
+    /// Its keys.
+    pub channel: Channel,
 }
 
 impl Dial<'_> {
@@ -159,42 +161,42 @@ impl Dial<'_> {
         let until = Instant::now() + patience;
         let mut hello = [0; HELLO_BYTES];
         read_until(&mut stream, &mut hello, until).map_err(silence)?;
-        let Some(host_nonce) = handshake::read_hello(&hello, self.purpose) else {
+        if !handshake::is_hello(&hello, self.purpose) {
             return Err(Failure::Again(
                 "something else listens there: it does not speak this protocol".into(),
             ));
-        };
+        }
         self.keys
             .trust
             .check(&stream)
             .map_err(|reason| Failure::Final(self.of_another(&reason)))?;
-        let peer_nonce = proof::nonce().map_err(Failure::Final)?;
-        let session = Session { purpose: self.purpose, host_nonce, peer_nonce };
         let claims = claims(&stream).map_err(Failure::Final)?;
-        stream.write_all(&session.claim(&self.keys.secret, &claims)).map_err(again)?;
-        self.hear_verdict(&mut stream, &session, until)?;
+        let (asking, frame) =
+            Asking::claim(&self.keys.secret, &hello, &claims).map_err(Failure::Final)?;
+        stream.write_all(&frame).map_err(again)?;
+        let channel = self.hear_verdict(&mut stream, asking, until)?;
         stream.set_read_timeout(None).map_err(again)?;
-        Ok(Welcome { stream, address })
+        Ok(Welcome { stream, address, channel })
     }
 
     fn hear_verdict(
         &self,
         stream: &mut TcpStream,
-        session: &Session,
+        asking: Asking,
         until: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<Channel, Failure> {
         let closed = |error: io::Error| match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => silence(error),
             _ => Failure::Unproven,
         };
         let mut head = [0; VERDICT_BYTES];
         read_until(stream, &mut head, until).map_err(closed)?;
-        let length = Session::verdict_text_length(&head)
+        let length = handshake::verdict_length(&head)
             .ok_or_else(|| Failure::Again("something else listens there".into()))?;
-        let mut text = vec![0; length];
-        read_until(stream, &mut text, until).map_err(closed)?;
-        match session.read_verdict(&self.keys.secret, &head, &text) {
-            Ok(()) => Ok(()),
+        let mut message = vec![0; length];
+        read_until(stream, &mut message, until).map_err(closed)?;
+        match asking.read_verdict(&head, &message) {
+            Ok(channel) => Ok(channel),
             Err(Some(reason)) => {
                 Err(Failure::Final(CommError::Refused { rank: self.rank.to_string(), reason }))
             }

@@ -45,8 +45,7 @@ pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
         notice: options.notice.as_ref().filter(|_| speaks(launch)),
     };
     let welcome = dial.connect(&mut claims, &|| options.check_wanted())?;
-    let link = as_link(Rank(0), welcome.stream)?;
-    let mut reader = FrameReader::new(launch.world_size);
+    let (link, mut reader) = as_link(Rank(0), welcome.stream, welcome.channel, launch.world_size)?;
     // Rank 0 names who is missing when its deadline passes; this one is only for a rank 0 that does
     // not.
     let patience = options.deadlines.rendezvous + options.deadlines.silence;

@@ -195,18 +195,19 @@ impl Gathering<'_> {
         match self.judge(&peer.claims) {
             Judgement::Admit => self.admit(peer),
             Judgement::Refuse(reason) => {
-                self.listener.answer(&peer, Some(&reason));
                 if let Some(notice) = &self.options.notice {
                     notice(&format!(
                         "rank {} from {} was refused: {reason}",
                         peer.claims.rank, peer.address
                     ));
                 }
+                peer.refuse(&reason);
                 Ok(())
             }
             Judgement::GiveUp(reason) => {
-                self.listener.answer(&peer, Some(&reason));
-                Err(CommError::Refused { rank: peer.claims.rank.to_string(), reason })
+                let rank = peer.claims.rank.to_string();
+                peer.refuse(&reason);
+                Err(CommError::Refused { rank, reason })
             }
         }
     }
@@ -253,12 +254,11 @@ impl Gathering<'_> {
     }
 
     fn admit(&mut self, peer: Proven) -> Result<()> {
-        self.listener.answer(&peer, None);
-        let rank = peer.claims.rank as usize;
-        let Proven { stream, address, claims, .. } = peer;
-        let link = as_link(Rank(rank), stream)?;
-        self.arrivals[rank] =
-            Some(Arrival { link, reader: FrameReader::new(self.arrivals.len()), address, claims });
+        let (rank, address) = (peer.claims.rank as usize, peer.address);
+        let claims = peer.claims.clone();
+        let (stream, channel) = peer.admit()?;
+        let (link, reader) = as_link(Rank(rank), stream, channel, self.arrivals.len())?;
+        self.arrivals[rank] = Some(Arrival { link, reader, address, claims });
         Ok(())
     }
 
@@ -339,8 +339,8 @@ impl Gathering<'_> {
         while !timed_out && told.len() + 1 < self.arrivals.len() && begin.elapsed() < LAST_WORDS {
             self.listener.wait(&[], Duration::from_millis(50));
             for peer in self.listener.turn().unwrap_or_default() {
-                self.listener.answer(&peer, Some(&text));
                 told.push(peer.claims.rank as usize);
+                peer.refuse(&text);
             }
         }
         error

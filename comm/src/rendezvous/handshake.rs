@@ -2,30 +2,44 @@
 //!
 //! ```text
 //! host  → peer   HELLO    magic 8 | purpose 1 | host's nonce 32
-//! 41 bytes peer → host    CLAIM    magic 8 | peer's nonce 32 | claims 256 | tag 32
-//! 328 bytes host  → peer   VERDICT  magic 8 | admitted 1 | length of text 2 | tag 32 | text ≤ 1024
+//! peer  → host   CLAIM    magic 8 | Noise message 1: key 32, claims 256, tag 16
+//! host  → peer   VERDICT  magic 8 | length 2 | Noise message 2: key 32, admitted 1, text ≤ 1024, tag 16
 //! ```
+//!
+//! The messages are those of `Noise_NNpsk0`, by the crate `snow`: the pre-shared key is the job's
+//! secret, and the HELLO is the prologue. So a claim that opens proves that its sender knows the
+//! secret and has seen this very HELLO; a verdict that opens proves the same of the host. Both
+//! sides then have keys that no one else has, also not one who learns the secret later.
 //!
 //! Everything before the proof has a fixed length, so an unauthenticated peer can neither ask for
 //! memory nor make anybody wait for more than one small frame.
 
-use super::proof::{Nonce, Role, Secret, Tag};
+use super::channel::Channel;
+use super::proof::{Nonce, Secret};
+use crate::error::{CommError, Result};
 use crate::readable::readable;
+use snow::{Builder, HandshakeState};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 /// The first bytes of every frame of a handshake.
-pub const MAGIC: [u8; 8] = *b"headlng1";
+pub const MAGIC: [u8; 8] = *b"headlng2";
 /// Bytes of a HELLO.
 pub const HELLO_BYTES: usize = size_of::<Hello>();
 /// Bytes of a CLAIM.
 pub const CLAIM_BYTES: usize = size_of::<Claim>();
-/// Bytes of a VERDICT before its text.
+/// Bytes of a VERDICT before its message.
 pub const VERDICT_BYTES: usize = size_of::<Verdict>();
 /// Longest text of a verdict.
 pub const MAX_VERDICT_TEXT: usize = 1024;
 
 const CLAIMS: usize = size_of::<ClaimWords>();
+/// What Noise adds to the words of a message: a key of this handshake, and a tag.
+const NOISE_BYTES: usize = 32 + 16;
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+
+/// A host's first words.
+pub type HelloFrame = [u8; HELLO_BYTES];
 
 /// What a listener is for; a proof for one listener does not open another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +49,8 @@ pub enum Purpose {
     Rendezvous = 1,
     /// A rank's listener for its peers' messages.
     Data = 2,
+    /// The socket at which the ranks of a node get their memory.
+    Memory = 3,
 }
 
 /// What a peer says it is. At a data listener only rank, epoch and job count.
@@ -106,19 +122,15 @@ struct ClaimWords {
 #[repr(C)]
 struct Claim {
     magic: [u8; 8],
-    nonce: Nonce,
-    words: [u8; CLAIMS],
-    tag: Tag,
+    message: [u8; NOISE_BYTES + CLAIMS],
 }
 
-/// A verdict before its text.
+/// A verdict before its message.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Verdict {
     magic: [u8; 8],
-    admitted: u8,
     length: U16,
-    tag: Tag,
 }
 
 impl Claims {
@@ -137,7 +149,8 @@ impl Claims {
         })
     }
 
-    fn from_bytes(bytes: [u8; CLAIMS]) -> Self {
+    /// What the words of a claim say, with texts that can be shown.
+    pub fn from_bytes(bytes: [u8; CLAIMS]) -> Self {
         let words: ClaimWords = transmute!(bytes);
         Self {
             rank: words.rank.get(),
@@ -154,102 +167,132 @@ impl Claims {
 }
 
 /// The host's first words.
-pub fn hello(purpose: Purpose, nonce: &Nonce) -> [u8; HELLO_BYTES] {
+pub fn hello(purpose: Purpose, nonce: &Nonce) -> HelloFrame {
     transmute!(Hello { magic: MAGIC, purpose: purpose as u8, nonce: *nonce })
 }
 
-/// The host's number, if these are a host's first words for `purpose`.
-pub fn read_hello(bytes: &[u8; HELLO_BYTES], purpose: Purpose) -> Option<Nonce> {
+/// Whether these are a host's first words for `purpose`.
+pub fn is_hello(bytes: &HelloFrame, purpose: Purpose) -> bool {
     let hello: Hello = transmute!(*bytes);
-    (hello.magic == MAGIC && hello.purpose == purpose as u8).then_some(hello.nonce)
+    hello.magic == MAGIC && hello.purpose == purpose as u8
 }
 
-/// Both numbers of a handshake and what it is for.
-#[derive(Debug, Clone, Copy)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct Session {
-    pub purpose: Purpose,
-    pub host_nonce: Nonce,
-    pub peer_nonce: Nonce,
+fn builder<'a>(secret: &'a Secret, hello: &'a HelloFrame) -> Builder<'a> {
+    let pattern = PATTERN.parse().expect("a pattern that the crate knows");
+    let builder = Builder::new(pattern).psk(0, secret.key());
+    builder.and_then(|builder| builder.prologue(hello)).expect("each is set once")
 }
 
-impl Session {
-    fn tag(&self, secret: &Secret, role: Role, words: &[u8]) -> Tag {
-        secret.tag(role, &[&[self.purpose as u8], &self.host_nonce, &self.peer_nonce, words])
-    }
+fn failed(error: snow::Error) -> CommError {
+    CommError::system("making the keys of a connection", error)
+}
 
-    fn accepts(&self, secret: &Secret, role: Role, words: &[u8], tag: &[u8]) -> bool {
-        secret.accepts(
-            role,
-            &[&[self.purpose as u8], &self.host_nonce, &self.peer_nonce, words],
-            tag,
-        )
-    }
+/// The peer's side between its claim and the verdict.
+pub struct Asking(HandshakeState);
 
-    /// The peer's claims and its proof.
-    pub fn claim(&self, secret: &Secret, claims: &Claims) -> [u8; CLAIM_BYTES] {
-        let words = claims.to_bytes();
-        let tag = self.tag(secret, Role::Peer, &words);
-        transmute!(Claim { magic: MAGIC, nonce: self.peer_nonce, words, tag })
-    }
-
-    /// The host's verdict and its proof.
-    pub fn verdict(&self, secret: &Secret, refusal: Option<&str>) -> Vec<u8> {
-        let text = cut(refusal.unwrap_or(""), MAX_VERDICT_TEXT);
-        let admitted = u8::from(refusal.is_none());
-        let tag = self.tag(secret, Role::Host, &[&[admitted], text.as_bytes()].concat());
-        let head = Verdict { magic: MAGIC, admitted, length: (text.len() as u16).into(), tag };
-        [head.as_bytes(), text.as_bytes()].concat()
-    }
-
-    /// Reads the verdict's head: length of the text that follows, or `None` where this is no
-    /// verdict.
-    pub fn verdict_text_length(head: &[u8; VERDICT_BYTES]) -> Option<usize> {
-        let head: Verdict = transmute!(*head);
-        let length = usize::from(head.length.get());
-        (head.magic == MAGIC && length <= MAX_VERDICT_TEXT).then_some(length)
-    }
-
-    /// The verdict: `Ok` admitted, `Err(Some(why))` refused, `Err(None)` this host does not know
-    /// the secret.
-    pub fn read_verdict(
-        &self,
+impl Asking {
+    /// The claims of a peer that has heard `hello`, sealed with the secret.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn claim(
         secret: &Secret,
+        hello: &HelloFrame,
+        claims: &Claims,
+    ) -> Result<(Self, [u8; CLAIM_BYTES])> {
+        let mut state = builder(secret, hello).build_initiator().map_err(failed)?;
+        let mut message = [0; NOISE_BYTES + CLAIMS];
+        state.write_message(&claims.to_bytes(), &mut message).map_err(failed)?;
+        Ok((Self(state), transmute!(Claim { magic: MAGIC, message })))
+    }
+
+    /// The verdict.
+    ///
+    /// # Errors
+    /// `Some`: refused, and why. `None`: this host does not know the secret.
+    pub fn read_verdict(
+        self,
         head: &[u8; VERDICT_BYTES],
-        text: &[u8],
-    ) -> Result<(), Option<String>> {
-        let Verdict { admitted, tag, .. } = transmute!(*head);
-        let words = [&[admitted], text].concat();
-        match (self.accepts(secret, Role::Host, &words, &tag), admitted) {
-            (false, _) => Err(None),
-            (true, 1) => Ok(()),
-            (true, _) => Err(Some(readable(&String::from_utf8_lossy(text)))),
+        message: &[u8],
+    ) -> Result<Channel, Option<String>> {
+        let Self(mut state) = self;
+        let mut words = [0; 1 + MAX_VERDICT_TEXT];
+        let is_whole = verdict_length(head) == Some(message.len());
+        let read = state.read_message(message, &mut words).ok().filter(|_| is_whole);
+        match read.and_then(|length| words[..length].split_first()) {
+            Some((1, _)) => {
+                state.into_stateless_transport_mode().map(Channel::new).map_err(|_| None)
+            }
+            Some((_, text)) => Err(Some(readable(&String::from_utf8_lossy(text)))),
+            None => Err(None),
         }
     }
 }
 
-/// A peer's claims and its number, if the frame is one and the proof is right.
+/// Reads the verdict's head: length of the message that follows, or `None` where this is no
+/// verdict.
+pub fn verdict_length(head: &[u8; VERDICT_BYTES]) -> Option<usize> {
+    let head: Verdict = transmute!(*head);
+    let length = usize::from(head.length.get());
+    let fits = (NOISE_BYTES + 1..=NOISE_BYTES + 1 + MAX_VERDICT_TEXT).contains(&length);
+    (head.magic == MAGIC && fits).then_some(length)
+}
+
+/// The host's side between a claim that was proven and its verdict.
+pub struct Session(HandshakeState);
+
+/// A peer's claims, if the frame is one and proves the secret to the host that has said `hello`.
 pub fn read_claim(
     bytes: &[u8; CLAIM_BYTES],
     secret: &Secret,
-    purpose: Purpose,
-    host_nonce: &Nonce,
+    hello: &HelloFrame,
 ) -> Option<(Session, Claims)> {
     let claim: Claim = transmute!(*bytes);
-    let session = Session { purpose, host_nonce: *host_nonce, peer_nonce: claim.nonce };
-    let is_proven =
-        claim.magic == MAGIC && session.accepts(secret, Role::Peer, &claim.words, &claim.tag);
-    is_proven.then(|| (session, Claims::from_bytes(claim.words)))
+    let mut state = builder(secret, hello).build_responder().ok()?;
+    let mut words = [0; CLAIMS];
+    let read = state.read_message(&claim.message, &mut words).ok()?;
+    let is_claim = claim.magic == MAGIC && read == CLAIMS;
+    is_claim.then(|| (Session(state), Claims::from_bytes(words)))
+}
+
+impl Session {
+    /// The verdict for a peer that is let in, and the keys of its connection.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn admit(mut self) -> Result<(Vec<u8>, Channel)> {
+        let verdict = self.verdict(1, "").map_err(failed)?;
+        let keys = self.0.into_stateless_transport_mode().map_err(failed)?;
+        Ok((verdict, Channel::new(keys)))
+    }
+
+    /// The verdict for a peer that is not, with the reason, cut where it is too long.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn refuse(mut self, reason: &str) -> Result<Vec<u8>> {
+        self.verdict(0, cut(reason, MAX_VERDICT_TEXT)).map_err(failed)
+    }
+
+    fn verdict(&mut self, admitted: u8, text: &str) -> Result<Vec<u8>, snow::Error> {
+        let words = [&[admitted], text.as_bytes()].concat();
+        let length = NOISE_BYTES + words.len();
+        let head = Verdict { magic: MAGIC, length: (length as u16).into() };
+        let mut frame = head.as_bytes().to_vec();
+        frame.resize(VERDICT_BYTES + length, 0);
+        self.0.write_message(&words, &mut frame[VERDICT_BYTES..])?;
+        Ok(frame)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launcher_env::SecretSource;
 
     fn secret(text: &str) -> Secret {
-        Secret::load(&SecretSource::Value(format!("{text}, and sixteen bytes").into()), "job")
-            .unwrap()
+        let mut key = [0; 32];
+        key[..text.len()].copy_from_slice(text.as_bytes());
+        Secret::of_key(key)
     }
 
     fn claims() -> Claims {
@@ -266,50 +309,76 @@ mod tests {
         }
     }
 
+    fn asked(purpose: Purpose) -> (HelloFrame, Asking, [u8; CLAIM_BYTES]) {
+        let hello = hello(purpose, &[7; 32]);
+        let (asking, frame) = Asking::claim(&secret("s"), &hello, &claims()).unwrap();
+        (hello, asking, frame)
+    }
+
     #[test]
-    fn claims_come_back() {
-        let session = Session { purpose: Purpose::Data, host_nonce: [7; 32], peer_nonce: [8; 32] };
-        let frame = session.claim(&secret("s"), &claims());
-        let (found, read) =
-            read_claim(&frame, &secret("s"), Purpose::Data, &[7; 32]).expect("a claim");
-        assert_eq!(found.peer_nonce, [8; 32]);
+    fn claims_come_back_and_no_one_else_reads_them() {
+        let (hello, _, frame) = asked(Purpose::Data);
+        let (_, read) = read_claim(&frame, &secret("s"), &hello).expect("a claim");
         assert!(claims().job.starts_with(&read.job) && read.job.len() > 60, "{}", read.job);
         assert_eq!(Claims { job: claims().job, ..read }, claims());
+        assert!(!frame.windows(32).any(|bytes| bytes == [2; 32]), "claims are encrypted");
+        let (_, _, again) = asked(Purpose::Data);
+        assert_ne!(frame, again, "each handshake has keys of its own");
     }
 
     #[test]
     fn any_changed_bit_listener_or_number_is_unauthenticated() {
-        let session =
-            Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], peer_nonce: [8; 32] };
-        let frame = session.claim(&secret("s"), &claims());
-        let accepts = |frame: &_, purpose, nonce: &_| {
-            read_claim(frame, &secret("s"), purpose, nonce).is_some()
-        };
-        assert!(accepts(&frame, Purpose::Rendezvous, &[7; 32]));
+        let (hello, _, frame) = asked(Purpose::Rendezvous);
+        let accepts =
+            |frame: &_, hello: &HelloFrame| read_claim(frame, &secret("s"), hello).is_some();
+        assert!(accepts(&frame, &hello));
         for place in 0..CLAIM_BYTES {
             let mut other = frame;
             other[place] ^= 0x10;
-            assert!(!accepts(&other, Purpose::Rendezvous, &[7; 32]), "byte {place}");
+            assert!(!accepts(&other, &hello), "byte {place}");
         }
-        assert!(!accepts(&frame, Purpose::Data, &[7; 32]));
-        assert!(!accepts(&frame, Purpose::Rendezvous, &[6; 32]));
-        assert!(read_claim(&frame, &secret("t"), Purpose::Rendezvous, &[7; 32]).is_none());
+        // A claim that was recorded is of no use at another listener or another time.
+        assert!(!accepts(&frame, &super::hello(Purpose::Data, &[7; 32])));
+        assert!(!accepts(&frame, &super::hello(Purpose::Rendezvous, &[6; 32])));
+        assert!(read_claim(&frame, &secret("t"), &hello).is_none());
     }
 
     #[test]
     fn verdicts_are_proven_too() {
-        let session =
-            Session { purpose: Purpose::Rendezvous, host_nonce: [7; 32], peer_nonce: [8; 32] };
-        for refusal in [None, Some("no")] {
-            let frame = session.verdict(&secret("s"), refusal);
-            let (head, text) = frame.split_first_chunk::<VERDICT_BYTES>().unwrap();
-            assert_eq!(Session::verdict_text_length(head), Some(text.len()));
-            let expected = refusal.map_or(Ok(()), |why| Err(Some(why.to_string())));
-            assert_eq!(session.read_verdict(&secret("s"), head, text), expected);
-            assert_eq!(session.read_verdict(&secret("other"), head, text), Err(None));
+        let verdict = |secret: &Secret, refusal: Option<&str>| {
+            let (hello, asking, frame) = asked(Purpose::Rendezvous);
+            let session = read_claim(&frame, secret, &hello).map(|(session, _)| session);
+            // A host that does not know the secret can only make one up.
+            let session = session.unwrap_or_else(|| {
+                let mut state = builder(secret, &hello).build_responder().unwrap();
+                let (_, own) = Asking::claim(secret, &hello, &claims()).unwrap();
+                let claim: Claim = transmute!(own);
+                state.read_message(&claim.message, &mut [0; CLAIMS]).unwrap();
+                Session(state)
+            });
+            let frame = match refusal {
+                None => session.admit().unwrap().0,
+                Some(reason) => session.refuse(reason).unwrap(),
+            };
+            let (head, message) = frame.split_first_chunk::<VERDICT_BYTES>().unwrap();
+            assert_eq!(verdict_length(head), Some(message.len()));
+            asking.read_verdict(head, message).map(drop)
+        };
+        let long = "no ".repeat(1000);
+        for refusal in [None, Some("no"), Some(&*long)] {
+            let expected = refusal.map_or(Ok(()), |why| Err(Some(why.to_owned())));
+            match verdict(&secret("s"), refusal) {
+                Err(Some(text)) => assert!(text.starts_with("no"), "{text}"),
+                other => assert_eq!(other, expected),
+            }
+            assert_eq!(verdict(&secret("other"), refusal), Err(None));
         }
-        assert_eq!((HELLO_BYTES, CLAIMS, CLAIM_BYTES, VERDICT_BYTES), (41, 256, 328, 43));
-        assert_eq!(read_hello(&hello(Purpose::Data, &[5; 32]), Purpose::Data), Some([5; 32]));
-        assert_eq!(read_hello(&hello(Purpose::Data, &[5; 32]), Purpose::Rendezvous), None);
+        assert_eq!((HELLO_BYTES, CLAIMS, CLAIM_BYTES, VERDICT_BYTES), (41, 256, 312, 10));
+        assert!(is_hello(&hello(Purpose::Data, &[5; 32]), Purpose::Data));
+        assert!(!is_hello(&hello(Purpose::Data, &[5; 32]), Purpose::Rendezvous));
+        for length in [0, 48, 49 + MAX_VERDICT_TEXT + 1, 65_535] {
+            let head = Verdict { magic: MAGIC, length: (length as u16).into() };
+            assert_eq!(verdict_length(&transmute!(head)), None, "{length}");
+        }
     }
 }

@@ -5,8 +5,9 @@
 //! buffer and a few seconds. When the table is full, the peer that has been silent longest is
 //! dropped. A dropped peer is counted, never answered.
 
-use super::handshake::{self, CLAIM_BYTES, Claims, MAGIC, Purpose, Session};
-use super::proof::{self, Nonce, Secret};
+use super::channel::Channel;
+use super::handshake::{self, CLAIM_BYTES, Claims, HelloFrame, MAGIC, Purpose, Session};
+use super::proof::{self, Secret};
 use super::trust::Keys;
 use crate::error::Result;
 use crate::poll::poll;
@@ -58,7 +59,7 @@ impl std::fmt::Display for Unauthenticated {
 struct Pending {
     stream: TcpStream,
     address: SocketAddr,
-    nonce: Nonce,
+    hello: HelloFrame,
     since: Instant,
     frame: [u8; CLAIM_BYTES],
     received: usize,
@@ -70,8 +71,31 @@ pub struct Proven {
     /// The connection, not blocking.
     pub stream: TcpStream,
     pub address: SocketAddr,
-    pub session: Session,
     pub claims: Claims,
+    session: Session,
+}
+
+impl Proven {
+    /// Tells a peer that it is in. Gives its connection, and the keys of that. A peer that cannot
+    /// be told is gone, which the first look at its connection finds.
+    pub fn admit(self) -> Result<(TcpStream, Channel)> {
+        let (verdict, channel) = self.session.admit()?;
+        tell(&self.stream, &verdict);
+        Ok((self.stream, channel))
+    }
+
+    /// Tells a peer why it is not in. One that cannot be told is not the caller's problem.
+    pub fn refuse(self, reason: &str) {
+        if let Ok(verdict) = self.session.refuse(reason) {
+            tell(&self.stream, &verdict);
+        }
+    }
+}
+
+/// A verdict is smaller than any socket's buffer: one call takes it whole, or the connection is
+/// gone.
+fn tell(stream: &TcpStream, verdict: &[u8]) {
+    let _ = rustix::net::send(stream, verdict, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
 enum Fate {
@@ -118,15 +142,6 @@ impl Listener {
             pending: Vec::new(),
             unauthenticated: Unauthenticated::default(),
         })
-    }
-
-    /// Tells a peer that it is in, or why not. A peer that cannot be told is not the caller's
-    /// problem.
-    pub fn answer(&self, peer: &Proven, refusal: Option<&str>) {
-        let frame = peer.session.verdict(&self.keys.secret, refusal);
-        // A verdict is smaller than any socket's buffer: one call takes it whole, or the connection
-        // is gone.
-        let _ = rustix::net::send(&peer.stream, &frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
     pub fn unauthenticated(&self) -> &Unauthenticated {
@@ -190,7 +205,7 @@ impl Listener {
         self.pending.push(Pending {
             stream,
             address,
-            nonce,
+            hello,
             since,
             frame: [0; CLAIM_BYTES],
             received: 0,
@@ -220,8 +235,7 @@ impl Listener {
     fn hear(&mut self, proven: &mut Vec<Proven>) {
         let mut place = 0;
         while place < self.pending.len() {
-            let mut fate =
-                self.pending[place].listen(self.purpose, &self.keys.secret, self.patience);
+            let mut fate = self.pending[place].listen(&self.keys.secret, self.patience);
             // Asked of those alone who speak the language: looking it up takes as long as the
             // machine has connections.
             let is_proven = matches!(fate, Fate::Proven(_));
@@ -245,7 +259,7 @@ impl Listener {
 }
 
 impl Pending {
-    fn listen(&mut self, purpose: Purpose, secret: &Secret, patience: Duration) -> Fate {
+    fn listen(&mut self, secret: &Secret, patience: Duration) -> Fate {
         let room = &mut self.frame[self.received..];
         match rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Fate::Dropped(Why::Odd),
@@ -263,7 +277,7 @@ impl Pending {
             let late = self.since.elapsed() >= patience;
             return if late { Fate::Dropped(Why::Odd) } else { Fate::Waits };
         }
-        match handshake::read_claim(&self.frame, secret, purpose, &self.nonce) {
+        match handshake::read_claim(&self.frame, secret, &self.hello) {
             Some(who) => Fate::Proven(Box::new(who)),
             None => Fate::Dropped(Why::WrongProof),
         }

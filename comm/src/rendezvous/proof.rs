@@ -1,13 +1,10 @@
-//! Ranks prove to each other that they know the job's secret, without ever sending it.
+//! A job's secret: where it comes from, and what is asked of it.
 //!
-//! Both sides give a random number; each answers with HMAC-SHA256, keyed by the secret, over its
-//! role, what the connection is for, both numbers and everything it claims. An eavesdropper
-//! learns nothing that could be used again; role and purpose keep an answer from being played back
-//! to the other side or to another listener.
+//! Ranks prove to each other that they know it without ever sending it: it is the pre-shared key of
+//! the handshake of each connection ([`handshake`](super::handshake)).
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::SecretSource;
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 use std::fs::File;
 use std::io::Read as _;
@@ -21,9 +18,6 @@ const MOST_SECRET_BYTES: u64 = 64 << 10;
 
 /// A random number of one side of a handshake.
 pub type Nonce = [u8; 32];
-
-/// A proof.
-pub type Tag = [u8; 32];
 
 /// A job's secret.
 #[derive(Clone)]
@@ -79,37 +73,15 @@ impl Secret {
         self.is_real
     }
 
-    /// Proves knowledge of the secret to the side that has given one of the numbers in `parts`.
-    pub fn tag(&self, role: Role, parts: &[&[u8]]) -> Tag {
-        self.mac(role, parts).finalize().into_bytes().into()
+    /// One that is a key already: what ranks of a job have told each other.
+    pub fn of_key(key: [u8; 32]) -> Self {
+        Self { key, is_real: true }
     }
 
-    /// Whether `tag` is the proof over the same words, in a time that does not depend on where it
-    /// differs.
-    pub fn accepts(&self, role: Role, parts: &[&[u8]], tag: &[u8]) -> bool {
-        self.mac(role, parts).verify_slice(tag).is_ok()
+    /// The pre-shared key of handshakes.
+    pub(super) fn key(&self) -> &[u8; 32] {
+        &self.key
     }
-
-    fn mac(&self, role: Role, parts: &[&[u8]]) -> Hmac<Sha256> {
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of any length");
-        mac.update(&[role as u8]);
-        for part in parts {
-            mac.update(&(part.len() as u64).to_le_bytes());
-            mac.update(part);
-        }
-        mac
-    }
-}
-
-/// Which side proves something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Role {
-    /// The side that has connected.
-    Peer = 1,
-    /// The side that has listened.
-    Host = 2,
 }
 
 /// A random number of this handshake.
@@ -168,19 +140,6 @@ mod tests {
 
     fn refusal(source: &SecretSource) -> String {
         Secret::load(source, "job").unwrap_err().to_string()
-    }
-
-    #[test]
-    fn a_proof_fits_one_secret_one_role_and_one_set_of_words() {
-        let tag = secret("a").tag(Role::Peer, &[b"one", b"two"]);
-        assert!(secret("a").accepts(Role::Peer, &[b"one", b"two"], &tag));
-        assert!(!secret("b").accepts(Role::Peer, &[b"one", b"two"], &tag));
-        assert!(!secret("a").accepts(Role::Host, &[b"one", b"two"], &tag));
-        assert!(
-            !secret("a").accepts(Role::Peer, &[b"onet", b"wo"], &tag),
-            "lengths are part of the words"
-        );
-        assert!(!secret("a").accepts(Role::Peer, &[b"one", b"two"], &tag[..31]));
     }
 
     #[test]

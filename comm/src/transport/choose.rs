@@ -122,6 +122,8 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
         let rows = table::all_by_tcp(&topology, options.wanted);
         return Ok(Chosen { transport: control, rows });
     }
+    // Names and keys of memory are among what ranks tell each other from here on.
+    control.set_sealed(true);
     let (offer, host) = shm::offer(&control);
     let network = match options.network {
         Some(network) => network.is_there(),
@@ -141,6 +143,7 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     let rows = table::rows(&decision);
     let name = decision.name();
     if name == "tcp" {
+        control.set_sealed(false);
         return Ok(Chosen { transport: control, rows });
     }
     let Neighbourhood { mut paths, doorbell } =
@@ -148,6 +151,7 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     if let (true, Some(network)) = (decision.uses_verbs(), options.network) {
         paths.extend(network.connect(&control, &decision.verbs_peers(control.rank()))?);
     }
+    control.set_sealed(false);
     let transport =
         PathTransport::new(control, paths, doorbell)?.with_common(name, decision.in_place_bytes());
     Ok(Chosen { transport: Arc::new(transport), rows })

@@ -100,6 +100,12 @@ pub trait Path: Send {
         Ok(Progress::Done)
     }
 
+    /// From the next message on, what leads out of this machine is encrypted where this path can.
+    /// Both ends say it between the same two messages.
+    fn set_sealed(&mut self, sealed: bool) {
+        let _ = sealed;
+    }
+
     /// Whether this rank's [`Doorbell`] rings when the peer has moved something. Where it does not,
     /// waiting is done in short naps.
     fn rings(&self) -> bool {

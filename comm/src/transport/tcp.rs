@@ -16,16 +16,17 @@ pub(crate) mod wire;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::Remark;
+use crate::rendezvous::channel::Channel;
 use crate::rendezvous::deadlines::Deadlines;
-use crate::rendezvous::proof::Secret;
 use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing, StepId, Transport};
 use health::Health;
 use progress_loop::{Pace, ProgressLoop};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use wire::Wire;
 
 /// One rank's end of a job of several processes.
 pub struct TcpTransport {
@@ -35,7 +36,7 @@ pub struct TcpTransport {
     progress: Mutex<ProgressLoop>,
     control: Mutex<Option<JoinHandle<()>>>,
     remarks: Vec<Remark>,
-    secret: Secret,
+    encrypt_data: bool,
     addresses: Vec<IpAddr>,
 }
 
@@ -47,18 +48,18 @@ pub(crate) struct Parts {
     pub(crate) deadlines: Deadlines,
     pub(crate) control: Option<JoinHandle<()>>,
     pub(crate) remarks: Vec<Remark>,
-    pub(crate) secret: Secret,
+    pub(crate) encrypt_data: bool,
     pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl TcpTransport {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { health, topology, epoch, deadlines, control, remarks, secret, addresses } =
-            parts;
+        let Parts { health, topology, epoch, deadlines, control, .. } = parts;
+        let Parts { remarks, encrypt_data, addresses, .. } = parts;
         let pace = Pace { epoch, deadline: deadlines.operation };
         let progress = Mutex::new(ProgressLoop::new(topology.num_ranks()));
         let control = Mutex::new(control);
-        Self { health, topology, pace, progress, control, remarks, secret, addresses }
+        Self { health, topology, pace, progress, control, remarks, encrypt_data, addresses }
     }
 
     pub(crate) fn health(&self) -> &Health {
@@ -70,8 +71,18 @@ impl TcpTransport {
         self.pace.epoch
     }
 
-    pub(crate) fn secret(&self) -> &Secret {
-        &self.secret
+    fn progress(&self) -> MutexGuard<'_, ProgressLoop> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the keys of the data connections, by rank.
+    pub(crate) fn set_channels(&self, channels: Vec<Option<Channel>>) {
+        self.progress().set_channels(channels, self.encrypt_data);
+    }
+
+    /// The connection to `peer`, for a path: this transport exchanges with it no more.
+    pub(crate) fn take_wire(&self, peer: Rank) -> Wire {
+        self.progress().take_wire(peer)
     }
 
     /// Where the others reach a rank.
@@ -110,8 +121,11 @@ impl Transport for TcpTransport {
         incoming: &mut [Incoming],
     ) -> Result<()> {
         self.health.check()?;
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.exchange(&self.health, &self.pace, id, outgoing, incoming)
+        self.progress().exchange(&self.health, &self.pace, id, outgoing, incoming)
+    }
+
+    fn set_sealed(&self, sealed: bool) {
+        self.progress().set_sealed(sealed);
     }
 
     fn abort(&self, error: CommError) {

@@ -14,6 +14,7 @@ use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
 use headlong_comm::{BetweenDevices, CommError, CommOptions, Communicator, Rank, launcher_env};
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::sleep;
@@ -23,7 +24,8 @@ const USAGE: &str = "rank [--steps N] [--elements N] [--step-ms T] [--before-joi
                      [--before-choice-ms T] [--before-close-ms T] [--rendezvous-ms T] \
                      [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] \
                      [--fail-at STEP] [--no-goodbye] [--transport auto|shm|tcp] \
-                     [--ranks-per-node N] [--device ORDINAL] [--nccl]";
+                     [--ranks-per-node N] [--device ORDINAL] [--nccl] \
+                     [--encrypt-data] [--while-there FILE]";
 
 /// What to do.
 struct Settings {
@@ -41,6 +43,8 @@ struct Settings {
     ranks_per_node: usize,
     device: Option<u32>,
     between_devices: BetweenDevices,
+    encrypt_data: bool,
+    while_there: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -76,10 +80,13 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
         ranks_per_node: 0,
         device: None,
         between_devices: BetweenDevices::Auto,
+        encrypt_data: false,
+        while_there: None,
     };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--no-goodbye" => settings.goodbye = false,
+            "--encrypt-data" => settings.encrypt_data = true,
             "--nccl" => settings.between_devices = BetweenDevices::Nccl,
             _ => {
                 let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
@@ -91,6 +98,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Settings, String> {
 }
 
 fn set(settings: &mut Settings, word: &str, value: &str) -> Result<(), String> {
+    if word == "--while-there" {
+        settings.while_there = Some(value.into());
+        return Ok(());
+    }
     if word == "--transport" {
         settings.wanted = value.parse()?;
         return Ok(());
@@ -139,6 +150,7 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     options.deadlines = settings.deadlines;
     options.notice = Some(Arc::new(|words: &str| eprintln!("{words}")));
     options.ranks_per_node = settings.ranks_per_node;
+    options.encrypt_data = settings.encrypt_data;
     let control = join(&options)?;
     if rank == Rank(0) {
         control.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
@@ -184,6 +196,11 @@ fn steps(settings: &Settings, communicator: &Communicator) -> Result<(), CommErr
                 reason: format!("asked to fail at step {step}"),
             });
             communicator.check()?;
+        }
+        if let Some(file) = &settings.while_there
+            && !communicator.all_say(file.exists())?
+        {
+            break;
         }
         sums.fill(rank.0 as f32);
         communicator.all_reduce(&mut sums)?;

@@ -116,32 +116,36 @@ pub enum Way {
     Verbs,
     /// Two ranks to a node: memory inside, such NICs between nodes.
     Nodes,
+    /// As [`Way::Tcp`], encrypted.
+    Sealed,
+    /// As [`Way::Mixed`], encrypted between nodes.
+    SealedMixed,
 }
 
 impl Way {
     pub fn wanted(self) -> Wanted {
         match self {
-            Way::Tcp => Wanted::Tcp,
+            Way::Tcp | Way::Sealed => Wanted::Tcp,
             Way::Shm => Wanted::Shm,
-            Way::Mixed => Wanted::Auto,
+            Way::Mixed | Way::SealedMixed => Wanted::Auto,
             Way::Verbs | Way::Nodes => Wanted::Verbs,
         }
     }
 
     pub fn ranks_per_node(self) -> usize {
         match self {
-            Way::Tcp | Way::Shm => 0,
+            Way::Tcp | Way::Sealed | Way::Shm => 0,
             Way::Verbs => 1,
-            Way::Mixed | Way::Nodes => 2,
+            Way::Mixed | Way::SealedMixed | Way::Nodes => 2,
         }
     }
 
     /// The name of its transport, among enough ranks for all of its paths.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Tcp => "tcp",
+            Way::Tcp | Way::Sealed => "tcp",
             Way::Shm => "shm",
-            Way::Mixed => "shm+tcp",
+            Way::Mixed | Way::SealedMixed => "shm+tcp",
             Way::Verbs => "verbs",
             Way::Nodes => "shm+verbs",
         }
@@ -153,6 +157,8 @@ impl Way {
             Way::Tcp => &["--transport", "tcp"],
             Way::Shm => &["--transport", "shm"],
             Way::Mixed => &["--transport", "auto", "--ranks-per-node", "2"],
+            Way::Sealed => &["--transport", "tcp", "--encrypt-data"],
+            Way::SealedMixed => &["--transport", "auto", "--ranks-per-node", "2", "--encrypt-data"],
             Way::Verbs | Way::Nodes => panic!("processes cannot share a fabric of one of them"),
         }
     }
@@ -160,7 +166,10 @@ impl Way {
     /// Options of all ranks of a job, in order.
     pub fn job_options(self, world_size: usize, port: u16) -> Vec<JoinOptions> {
         let mut all = job_options(world_size, port);
-        all.iter_mut().for_each(|options| options.ranks_per_node = self.ranks_per_node());
+        for options in &mut all {
+            options.ranks_per_node = self.ranks_per_node();
+            options.encrypt_data = matches!(self, Way::Sealed | Way::SealedMixed);
+        }
         all
     }
 
@@ -203,6 +212,8 @@ macro_rules! over_every_way {
         over_every_way!(processes: $($name),*);
         over_every_way!(@ verbs, Verbs, $($name),*);
         over_every_way!(@ nodes, Nodes, $($name),*);
+        over_every_way!(@ sealed, Sealed, $($name),*);
+        over_every_way!(@ sealed_mixed, SealedMixed, $($name),*);
     };
     (processes: $($name:ident),* $(,)?) => {
         over_every_way!(@ tcp, Tcp, $($name),*);

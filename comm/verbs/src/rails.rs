@@ -293,7 +293,10 @@ impl ConnectRails for VerbsRails {
             mine[WAY_WORDS * rank.0..][..WAY_WORDS].copy_from_slice(&way.to_words());
         }
         let mut theirs = vec![0_u64; mine.len()];
+        // Who has the key of a slot can write into it.
+        let sealed = communicator.sealed();
         communicator.all_to_all(&mine, &mut theirs)?;
+        drop(sealed);
         let connected = opened
             .connect(&settings, &peers, (&theirs, first_packet))
             .and_then(|connected| Ok((connected, opened.read_back(&settings, first_packet)?)));

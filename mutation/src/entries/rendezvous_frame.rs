@@ -1,10 +1,10 @@
 use headlong_comm::launcher_env::SecretSource;
 use headlong_comm::rendezvous::handshake::{
-    CLAIM_BYTES, Claims, HELLO_BYTES, MAGIC, Purpose, Session, VERDICT_BYTES, hello, read_claim,
-    read_hello,
+    Asking, CLAIM_BYTES, Claims, HELLO_BYTES, Purpose, VERDICT_BYTES, hello, is_hello, read_claim,
+    verdict_length,
 };
-use headlong_comm::rendezvous::proof::{Role, Secret};
-use headlong_comm::transport::tcp::control_frame::{Control, FrameReader};
+use headlong_comm::rendezvous::proof::Secret;
+use headlong_comm::transport::tcp::control_frame::{Control, Frames};
 use std::sync::LazyLock;
 
 /// Ranks of the job that frames speak of.
@@ -41,62 +41,55 @@ fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
 
 fn try_hello(bytes: &[u8], purpose: Purpose) {
     let frame: [u8; HELLO_BYTES] = fixed(bytes);
-    if let Some(nonce) = read_hello(&frame, purpose) {
+    if is_hello(&frame, purpose) {
+        let nonce = fixed(&frame[HELLO_BYTES - 32..]);
         assert_eq!(hello(purpose, &nonce), frame);
     }
 }
 
 fn try_claim(bytes: &[u8], purpose: Purpose) {
-    let host_nonce = [7; 32];
-    // Whatever it is, it is not proven, except with a chance of one in 2^256.
-    assert!(read_claim(&fixed(bytes), &SECRET, purpose, &host_nonce).is_none());
-    let words: [u8; 256] = fixed(bytes);
-    let peer_nonce = [9; 32];
-    let tag = SECRET.tag(Role::Peer, &[&[purpose as u8], &host_nonce, &peer_nonce, &words]);
-    let frame: [u8; CLAIM_BYTES] = fixed(&[&MAGIC[..], &peer_nonce, &words, &tag].concat());
-    let (session, claims) =
-        read_claim(&frame, &SECRET, purpose, &host_nonce).expect("the proof fits");
-    assert_eq!(session.peer_nonce, peer_nonce);
+    let hello = hello(purpose, &[7; 32]);
+    // Whatever it is, it is not proven, except with a chance of one in 2^128.
+    let frame: [u8; CLAIM_BYTES] = fixed(bytes);
+    assert!(read_claim(&frame, &SECRET, &hello).is_none());
+    // Any words of a rank that knows the secret are read, and said again.
+    let claims = Claims::from_bytes(fixed(bytes));
     for text in [&claims.job, &claims.build] {
         assert!(!text.contains(char::is_control), "{text:?}");
     }
-    // What was read is said again, except for texts that grew when they were made readable.
-    let (_, again) =
-        read_claim(&session.claim(&SECRET, &claims), &SECRET, purpose, &host_nonce).expect("ours");
+    let (_, frame) = Asking::claim(&SECRET, &hello, &claims).expect("the system has random bytes");
+    let (_, again) = read_claim(&frame, &SECRET, &hello).expect("ours");
+    // Texts may have grown when they were made readable.
     assert!(claims.job.starts_with(&again.job) && claims.build.starts_with(&again.build));
     assert_eq!(Claims { job: claims.job.clone(), build: claims.build.clone(), ..again }, claims);
 }
 
 fn try_verdict(bytes: &[u8], purpose: Purpose) {
-    let session = Session { purpose, host_nonce: [7; 32], peer_nonce: [9; 32] };
+    let hello = hello(purpose, &[7; 32]);
+    let asked =
+        || Asking::claim(&SECRET, &hello, &Claims::default()).expect("the system has random bytes");
     let head: [u8; VERDICT_BYTES] = fixed(bytes);
-    let text = bytes.get(VERDICT_BYTES..).unwrap_or_default();
-    if let Some(length) = Session::verdict_text_length(&head) {
-        let text = &text[..length.min(text.len())];
-        assert_eq!(
-            session.read_verdict(&SECRET, &head, text),
-            Err(None),
-            "no one has proven anything"
-        );
-    }
+    let message = bytes.get(VERDICT_BYTES..).unwrap_or_default();
+    let made_up = asked().0.read_verdict(&head, message).map(drop);
+    assert_eq!(made_up, Err(None), "no one has proven anything");
     // A refusal of any words comes across, cut where it is too long.
     let words = String::from_utf8_lossy(bytes);
-    let frame = session.verdict(&SECRET, Some(&words));
-    let head: [u8; VERDICT_BYTES] = fixed(&frame);
-    let length = Session::verdict_text_length(&head).expect("a verdict");
-    assert_eq!(frame.len(), VERDICT_BYTES + length);
-    let refusal =
-        session.read_verdict(&SECRET, &head, &frame[VERDICT_BYTES..]).expect_err("a refusal");
+    let (asking, claim) = asked();
+    let (session, _) = read_claim(&claim, &SECRET, &hello).expect("ours");
+    let frame = session.refuse(&words).expect("the system has random bytes");
+    let (head, message) = frame.split_first_chunk().expect("a head");
+    assert_eq!(verdict_length(head), Some(message.len()));
+    let refusal = asking.read_verdict(head, message).err().expect("a refusal");
     assert!(refusal.is_some_and(|refusal| !refusal.contains(char::is_control)));
 }
 
 /// A stream in pieces of `piece` bytes gives the same frames, and the same end, as all of it at
 /// once.
 fn try_control(bytes: &[u8], piece: usize) {
-    let mut whole = FrameReader::new(RANKS);
+    let mut whole = Frames::new(RANKS);
     whole.push(bytes);
     let frames = frames_of(&mut whole);
-    let mut pieces = FrameReader::new(RANKS);
+    let mut pieces = Frames::new(RANKS);
     let mut slowly = Vec::new();
     for piece in bytes.chunks(piece.max(1)) {
         if pieces.end().is_none() {
@@ -107,13 +100,13 @@ fn try_control(bytes: &[u8], piece: usize) {
     assert_eq!(slowly, frames);
     assert_eq!(pieces.end(), whole.end());
     for frame in frames {
-        let mut again = FrameReader::new(RANKS);
+        let mut again = Frames::new(RANKS);
         again.push(&frame.to_bytes());
         assert_eq!(again.next_frame(), Some(frame));
         assert_eq!((again.next_frame(), again.end()), (None, None));
     }
 }
 
-fn frames_of(reader: &mut FrameReader) -> Vec<Control> {
+fn frames_of(reader: &mut Frames) -> Vec<Control> {
     std::iter::from_fn(|| reader.next_frame()).collect()
 }

@@ -41,6 +41,10 @@ settings! {
         pub deadline_s: f64 = 120.0,
         /// Whether a job that other machines can reach may do without a secret; changes no result.
         pub insecure: bool,
+        /// Whether what ranks exchange over TCP is encrypted, too; changes no result.
+        ///
+        /// Control messages and keys always are. What travels by InfiniBand, RoCE or NCCL is not.
+        pub encrypt_data: bool,
         /// Measured fastest ways of exchanges (`headlong bench tune`); unset: defaults of the
         /// transport; changes no result on processors.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::paths::optional")]

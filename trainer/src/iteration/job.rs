@@ -96,6 +96,7 @@ impl Job {
             ranks_per_node: config.comm.ranks_per_node,
             deadlines: Deadlines { operation: config.comm.deadline(), ..Deadlines::default() },
             insecure: config.comm.insecure,
+            encrypt_data: config.comm.encrypt_data,
             notice: Some(Arc::new(|text: &str| say(text))),
             ..JoinOptions::new(launch, fingerprint(&config, &comm_options))
         };

@@ -147,6 +147,10 @@ impl ProgressLoop {
         })
     }
 
+    pub fn set_sealed(&mut self, sealed: bool) {
+        self.paths.iter_mut().flatten().for_each(|path| path.set_sealed(sealed));
+    }
+
     pub fn is_watched(&self) -> bool {
         self.paths.iter().flatten().any(|path| path.is_watched())
     }

@@ -133,6 +133,10 @@ impl Transport for PathTransport {
         Some(self.in_place_bytes)
     }
 
+    fn set_sealed(&self, sealed: bool) {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).set_sealed(sealed);
+    }
+
     fn abort(&self, error: CommError) {
         self.control.abort(error);
     }

@@ -2,7 +2,8 @@
 //!
 //! The socket has an abstract, random name, which ends with its owner. A process that connects must
 //! be a process of this user with the number that a rank of the node has told over the control
-//! plane, and prove the job's secret for this coming-together; the host proves it too, before its
+//! plane, and prove that it knows the key that the host has told there, as at any other listener of
+//! the job ([`handshake`](crate::rendezvous::handshake)); the host proves it too, before its
 //! attachment takes the memory.
 
 use super::Neighbourhood;
@@ -12,7 +13,11 @@ use super::path::ShmPath;
 use super::segment::Segment;
 use crate::poll::poll_read;
 use crate::readable::text;
-use crate::rendezvous::proof::{Nonce, Role, Secret, Tag, nonce};
+use crate::rendezvous::handshake::{
+    Asking, CLAIM_BYTES, Claims, HELLO_BYTES, Purpose, VERDICT_BYTES, hello, is_hello, read_claim,
+    verdict_length,
+};
+use crate::rendezvous::proof::{Secret, nonce};
 use crate::topology::{Rank, Topology};
 use crate::transport::Transport as _;
 use crate::transport::tcp::TcpTransport;
@@ -22,6 +27,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,12 +35,10 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zerocopy::little_endian::U32;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What a proof is for: none made for a listener of the rendezvous fits.
-const PURPOSE: &[u8] = b"the memory of a node";
+/// Bytes of the verdict that lets a rank in: it has no text.
+const ADMITTED_BYTES: usize = VERDICT_BYTES + 32 + 1 + 16;
 
 /// What a rank tells all others before the node's ranks meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,12 +47,25 @@ pub struct Offer {
     pub process: u32,
     /// Of the first rank of a node: the abstract name of its socket, or why there is none.
     pub socket: Result<String, String>,
+    /// What those have to know who want that memory.
+    pub key: MemoryKey,
+}
+
+/// The key of a node's memory, new for each coming-together; it is never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryKey([u8; 32]);
+
+impl std::fmt::Debug for MemoryKey {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("MemoryKey")
+    }
 }
 
 /// What the first rank of a node holds ready.
 pub struct Host {
     listener: UnixListener,
     segment: Segment,
+    key: MemoryKey,
 }
 
 /// This rank's side: the host's memory, a connection to it, or why there is neither.
@@ -72,17 +89,20 @@ pub fn offer(control: &TcpTransport) -> (Offer, Option<Host>) {
     let (topology, rank) = (control.topology(), control.rank());
     let ranks = topology.ranks_of(topology.node_of(rank));
     let process = std::process::id();
+    let none = |reason: String| Offer { process, socket: Err(reason), key: MemoryKey([0; 32]) };
     if ranks[0] != rank || ranks.len() == 1 {
-        return (Offer { process, socket: Err("this rank offers no memory".into()) }, None);
+        return (none("this rank offers no memory".into()), None);
     }
     match host(control, ranks.len()) {
-        Ok((name, host)) => (Offer { process, socket: Ok(name) }, Some(host)),
-        Err(reason) => (Offer { process, socket: Err(reason) }, None),
+        Ok((name, host)) => {
+            (Offer { process, socket: Ok(name), key: host.key.clone() }, Some(host))
+        }
+        Err(reason) => (none(reason), None),
     }
 }
 
 fn host(control: &TcpTransport, num_local: usize) -> Result<(String, Host), String> {
-    let words = nonce().map_err(text)?;
+    let (words, key) = (nonce().map_err(text)?, MemoryKey(nonce().map_err(text)?));
     let name: String = std::iter::once("headlong-".to_owned())
         .chain(words[..16].iter().map(|byte| format!("{byte:02x}")))
         .collect();
@@ -91,15 +111,17 @@ fn host(control: &TcpTransport, num_local: usize) -> Result<(String, Host), Stri
     let listener =
         UnixListener::bind_addr(&address).map_err(|error| format!("opening a socket: {error}"))?;
     listener.set_nonblocking(true).map_err(|error| format!("preparing a socket: {error}"))?;
-    let segment = Segment::create(Layout::new(num_local), control.epoch(), fingerprint(control))?;
-    Ok((name, Host { listener, segment }))
+    let layout = Layout::new(num_local);
+    let segment = Segment::create(layout, control.epoch(), fingerprint(control, &key))?;
+    Ok((name, Host { listener, segment, key }))
 }
 
 /// What only ranks of this node in this coming-together write into their memory.
-fn fingerprint(control: &TcpTransport) -> [u8; 32] {
+fn fingerprint(control: &TcpTransport, key: &MemoryKey) -> [u8; 32] {
     let node = control.topology().node_of(control.rank()) as u64;
-    let parts: [&[u8]; 3] = [PURPOSE, &control.epoch().to_le_bytes(), &node.to_le_bytes()];
-    control.secret().tag(Role::Host, &parts)
+    let words = Sha256::new().chain_update(b"the memory of a node").chain_update(key.0);
+    let words = words.chain_update(control.epoch().to_le_bytes());
+    words.chain_update(node.to_le_bytes()).finalize().into()
 }
 
 impl<'a> Table<'a> {
@@ -178,35 +200,33 @@ impl<'a> Table<'a> {
             poll_read(&host.listener, Duration::from_millis(50));
             let Ok((stream, _)) = host.listener.accept() else { continue };
             // Unauthenticated peers are dropped without a word.
-            if let Some(rank) = self.serve(&stream, &host.segment) {
+            if let Some(rank) = self.serve(&stream, &host) {
                 missing.retain(|other| *other != rank);
             }
         }
         Ok(host.segment)
     }
 
-    fn serve(&self, mut stream: &UnixStream, segment: &Segment) -> Option<Rank> {
+    fn serve(&self, mut stream: &UnixStream, host: &Host) -> Option<Rank> {
         let known =
             |process| self.neighbours().iter().any(|rank| self.offers[rank.0].process == process);
         check_peer(stream, known).ok()?;
         prepare(stream).ok()?;
-        let own = nonce().ok()?;
-        stream.write_all(&own).ok()?;
-        let mut claim = [0; size_of::<Claim>()];
+        let hello = hello(Purpose::Memory, &nonce().ok()?);
+        stream.write_all(&hello).ok()?;
+        let mut claim = [0; CLAIM_BYTES];
         stream.read_exact(&mut claim).ok()?;
-        let claim: Claim = transmute!(claim);
-        let (secret, epoch) = (self.secret(), self.control.epoch());
-        let rank = Rank(claim.rank.get() as usize);
-        let is_proven = claim.is_proven(secret, Role::Peer, (&own, epoch), &claim.tag);
-        if !is_proven || !self.neighbours()[1..].contains(&rank) {
+        let (session, claims) = read_claim(&claim, &Secret::of_key(host.key.0), &hello)?;
+        let rank = Rank(claims.rank as usize);
+        if claims.epoch != self.control.epoch() || !self.neighbours()[1..].contains(&rank) {
             return None;
         }
-        let tag = claim.tag(secret, Role::Host, &own, epoch);
-        let files = [segment.file().as_fd()];
+        let (verdict, _) = session.admit().ok()?;
+        let files = [host.segment.file().as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         rights.push(SendAncillaryMessage::ScmRights(&files)).then_some(())?;
-        rustix::net::sendmsg(stream, &[IoSlice::new(&tag)], &mut rights, SendFlags::NOSIGNAL)
+        rustix::net::sendmsg(stream, &[IoSlice::new(&verdict)], &mut rights, SendFlags::NOSIGNAL)
             .ok()?;
         Some(rank)
     }
@@ -215,55 +235,27 @@ impl<'a> Table<'a> {
         let first = self.neighbours()[0];
         let failed =
             |what: &str| format!("{first} has not handed out the memory of the node: {what}");
-        prepare(stream).map_err(|error| failed(&error.to_string()))?;
-        let mut theirs: Nonce = [0; 32];
-        stream.read_exact(&mut theirs).map_err(|error| failed(&error.to_string()))?;
-        let own = nonce().map_err(|error| failed(&error.to_string()))?;
-        let (secret, epoch) = (self.secret(), self.control.epoch());
-        let mut claim = Claim { rank: (self.me().0 as u32).into(), nonce: own, tag: [0; 32] };
-        claim.tag = claim.tag(secret, Role::Peer, &theirs, epoch);
-        stream.write_all(claim.as_bytes()).map_err(|error| failed(&error.to_string()))?;
-        let (tag, file) = receive_file(stream).map_err(|reason| failed(&reason))?;
-        if !claim.is_proven(secret, Role::Host, (&theirs, epoch), &tag) {
-            return Err(failed("it does not know the job's secret"));
+        let broken = |error: std::io::Error| failed(&error.to_string());
+        prepare(stream).map_err(broken)?;
+        let mut hello = [0; HELLO_BYTES];
+        stream.read_exact(&mut hello).map_err(broken)?;
+        if !is_hello(&hello, Purpose::Memory) {
+            return Err(failed("it does not speak this protocol"));
+        }
+        let (key, epoch) = (&self.offers[first.0].key, self.control.epoch());
+        let claims = Claims { rank: self.me().0 as u32, epoch, ..Claims::default() };
+        let asking = Asking::claim(&Secret::of_key(key.0), &hello, &claims);
+        let (asking, claim) = asking.map_err(|error| failed(&error.to_string()))?;
+        stream.write_all(&claim).map_err(broken)?;
+        let (verdict, file) = receive_file(stream).map_err(|reason| failed(&reason))?;
+        let (head, message) = verdict
+            .split_first_chunk::<VERDICT_BYTES>()
+            .expect("a verdict is longer than its head");
+        if verdict_length(head).is_none() || asking.read_verdict(head, message).is_err() {
+            return Err(failed("it does not know the key of that memory"));
         }
         let layout = Layout::new(self.neighbours().len());
-        Segment::open(file, layout, self.control.epoch(), fingerprint(self.control))
-    }
-
-    fn secret(&self) -> &'a Secret {
-        self.control.secret()
-    }
-}
-
-/// What an attachment says: its rank, its random number, its proof.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Claim {
-    rank: U32,
-    nonce: Nonce,
-    tag: Tag,
-}
-
-impl Claim {
-    fn parts(&self, host: &Nonce, epoch: u32) -> [Vec<u8>; 4] {
-        let own = self.as_bytes()[..36].to_vec();
-        [PURPOSE.to_vec(), epoch.to_le_bytes().to_vec(), host.to_vec(), own]
-    }
-
-    /// The proof of one side over what both know.
-    fn tag(&self, secret: &Secret, role: Role, host: &Nonce, epoch: u32) -> Tag {
-        secret.tag(role, &self.parts(host, epoch).each_ref().map(|part| &part[..]))
-    }
-
-    fn is_proven(
-        &self,
-        secret: &Secret,
-        role: Role,
-        (host, epoch): (&Nonce, u32),
-        tag: &Tag,
-    ) -> bool {
-        secret.accepts(role, &self.parts(host, epoch).each_ref().map(|part| &part[..]), tag)
+        Segment::open(file, layout, epoch, fingerprint(self.control, key))
     }
 }
 
@@ -314,11 +306,11 @@ fn check_peer(stream: &UnixStream, known: impl Fn(u32) -> bool) -> Result<(), St
     }
 }
 
-fn receive_file(stream: &UnixStream) -> Result<([u8; 32], OwnedFd), String> {
-    let mut tag = [0; 32];
+fn receive_file(stream: &UnixStream) -> Result<([u8; ADMITTED_BYTES], OwnedFd), String> {
+    let mut verdict = [0; ADMITTED_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut tag)];
+    let mut parts = [IoSliceMut::new(&mut verdict)];
     let received = rustix::net::recvmsg(
         stream,
         &mut parts,
@@ -331,7 +323,7 @@ fn receive_file(stream: &UnixStream) -> Result<([u8; 32], OwnedFd), String> {
         _ => None,
     });
     match file {
-        Some(file) if received.bytes == tag.len() => Ok((tag, file)),
+        Some(file) if received.bytes == verdict.len() => Ok((verdict, file)),
         _ => Err("it has closed the socket".into()),
     }
 }

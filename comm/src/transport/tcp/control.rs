@@ -257,7 +257,8 @@ impl ControlThread {
         let Some(listener) = &mut self.listener else { return };
         let Ok(proven) = listener.turn() else { return };
         for peer in proven {
-            listener.answer(&peer, Some(&late_answer(&peer)));
+            let reason = late_answer(&peer);
+            peer.refuse(&reason);
         }
     }
 

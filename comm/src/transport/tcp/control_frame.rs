@@ -1,8 +1,12 @@
-//! What travels on a control connection once both sides have proven themselves: a length and one
-//! JSON value.
+//! What travels on a control connection once both sides have proven themselves.
+//!
+//! A frame is a length and one JSON value. Frames follow each other as the content of sealed
+//! records ([`channel`](crate::rendezvous::channel)), each after its length in two bytes: what was
+//! not sealed by the peer ends the connection before anything in it is looked at.
 
 use crate::error::CommError;
 use crate::readable::readable;
+use crate::rendezvous::channel::{FORGED, MOST_BYTES, Opener, Sealer, TAG_BYTES};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -117,38 +121,22 @@ impl Control {
     }
 }
 
-/// Frames that have come in part.
+/// Frames that have come in part, opened.
 #[derive(Debug)]
-pub struct FrameReader {
+pub struct Frames {
     bytes: Vec<u8>,
     /// Frames speak of these.
     num_ranks: usize,
     ended: Option<String>,
 }
 
-impl FrameReader {
-    /// For a connection of a job of so many ranks.
+impl Frames {
+    /// Of a connection of a job of so many ranks.
     pub fn new(num_ranks: usize) -> Self {
         Self { bytes: Vec::new(), num_ranks, ended: None }
     }
 
-    /// Takes what has come, without waiting.
-    pub fn receive(&mut self, stream: &TcpStream) {
-        let mut room = [0; 4096];
-        while self.ended.is_none() && self.bytes.len() < MAX_FRAME + 4 {
-            match rustix::net::recv(stream, &mut room, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
-                    self.ended = Some("its control connection closed without a goodbye".into())
-                }
-                Ok((received, _)) => self.push(&room[..received]),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                Err(error) => self.ended = Some(format!("its control connection broke: {error}")),
-            }
-        }
-    }
-
-    /// Takes what has come by another way.
+    /// Takes what has come.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -187,13 +175,85 @@ impl FrameReader {
     }
 }
 
+/// What has come on one control connection.
+#[derive(Debug)]
+pub struct FrameReader {
+    opener: Opener,
+    /// The beginning of a record.
+    sealed: Vec<u8>,
+    frames: Frames,
+}
+
+impl FrameReader {
+    /// For a connection of a job of so many ranks, with the keys of its peer.
+    pub fn new(num_ranks: usize, opener: Opener) -> Self {
+        Self { opener, sealed: Vec::new(), frames: Frames::new(num_ranks) }
+    }
+
+    /// Takes what has come, without waiting.
+    pub fn receive(&mut self, stream: &TcpStream) {
+        let mut room = [0; 4096];
+        while self.frames.ended.is_none() && self.frames.bytes.len() < MAX_FRAME + 4 {
+            let frames = &mut self.frames;
+            match rustix::net::recv(stream, &mut room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    frames.ended = Some("its control connection closed without a goodbye".into())
+                }
+                Ok((received, _)) => {
+                    self.sealed.extend_from_slice(&room[..received]);
+                    self.open();
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(error) => frames.ended = Some(format!("its control connection broke: {error}")),
+            }
+        }
+    }
+
+    /// Opens all records that are whole.
+    fn open(&mut self) {
+        let mut at = 0;
+        while let Some(length) = self.sealed[at..].first_chunk() {
+            let length = usize::from(u16::from_le_bytes(*length));
+            let Some(record) = self.sealed[at + 2..].get(..length) else { break };
+            let begin = self.frames.bytes.len();
+            self.frames.bytes.resize(begin + length.saturating_sub(TAG_BYTES), 0);
+            if !self.opener.open(record, &mut self.frames.bytes[begin..]) {
+                // Whole frames before it were the peer's own, and are still taken.
+                self.frames.bytes.truncate(begin);
+                self.frames.ended = Some(format!("its control connection carries {FORGED}"));
+                self.sealed.clear();
+                return;
+            }
+            at += 2 + length;
+        }
+        self.sealed.drain(..at);
+    }
+
+    /// The next whole frame.
+    pub fn next_frame(&mut self) -> Option<Control> {
+        self.frames.next_frame()
+    }
+
+    /// Why nothing more will come, once all whole frames have been taken.
+    pub fn end(&self) -> Option<&str> {
+        self.frames.end()
+    }
+}
+
 /// What waits to be sent on one control connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outbox {
+    sealer: Sealer,
     bytes: Vec<u8>,
 }
 
 impl Outbox {
+    /// With the keys of this side.
+    pub fn new(sealer: Sealer) -> Self {
+        Self { sealer, bytes: Vec::new() }
+    }
+
     /// Sends as much as the system takes now. A connection that is gone is the reader's discovery,
     /// not ours.
     pub fn flush(&mut self, stream: &TcpStream) {
@@ -213,7 +273,13 @@ impl Outbox {
     /// dead.
     pub fn send(&mut self, stream: &TcpStream, frame: &Control) {
         if self.bytes.len() < MAX_FRAME {
-            self.bytes.extend(frame.to_bytes());
+            for bytes in frame.to_bytes().chunks(MOST_BYTES) {
+                let length = bytes.len() + TAG_BYTES;
+                self.bytes.extend((length as u16).to_le_bytes());
+                let begin = self.bytes.len();
+                self.bytes.resize(begin + length, 0);
+                self.sealer.seal(bytes, &mut self.bytes[begin..]);
+            }
         }
         self.flush(stream);
     }
@@ -258,11 +324,10 @@ mod tests {
             Control::Abort { error },
             Control::Farewell,
         ];
-        let mut outbox = Outbox::default();
+        let (mut outbox, mut reader) = ends();
         frames.iter().for_each(|frame| outbox.send(&here, frame));
         assert!(outbox.is_empty());
         drop(here);
-        let mut reader = FrameReader::new(4);
         for frame in frames {
             assert_eq!(wait_for(&mut reader, &there), Some(frame));
         }
@@ -270,16 +335,81 @@ mod tests {
         assert!(reader.end().is_some_and(|end| end.contains("closed without a goodbye")));
     }
 
+    /// What one rank sends and the other hears.
+    fn ends() -> (Outbox, FrameReader) {
+        let (host, peer) = crate::rendezvous::channel::pair();
+        (Outbox::new(host.split().0), FrameReader::new(4, peer.split().1))
+    }
+
     #[test]
     fn a_frame_that_is_too_long_or_senseless_ends_the_connection() {
         for (bytes, words) in
             [(&[0xff; 8][..], "at most"), (&[2, 0, 0, 0, b'{', b'x'][..], "makes no sense")]
         {
+            let mut frames = Frames::new(4);
+            frames.push(bytes);
+            assert_eq!(frames.next_frame(), None);
+            assert!(frames.end().is_some_and(|end| end.contains(words)), "{:?}", frames.end());
+        }
+    }
+
+    #[test]
+    fn a_frame_longer_than_a_record_crosses() {
+        let (here, there) = pair();
+        let (mut outbox, mut reader) = ends();
+        let peers = vec![PeerAddress { ip: Some([10, 0, 0, 1].into()), port: 4000 }; 4000];
+        let mut table = Control::Table { epoch: 1, peers, node_of: vec![0; 4000] };
+        reader.frames.num_ranks = 4000;
+        outbox.send(&here, &table);
+        for _ in 0..2000 {
+            outbox.flush(&here);
+            reader.receive(&there);
+            if let Some(found) = reader.next_frame() {
+                return assert!(std::mem::replace(&mut table, Control::Wait) == found);
+            }
+        }
+        panic!("nothing came: {:?}", reader.end());
+    }
+
+    /// Anyone who can write to the connection, without its keys, is not obeyed.
+    #[test]
+    fn what_was_not_sealed_by_the_peer_is_not_looked_at() {
+        let abort = Control::Abort {
+            error: CommError::Aborted { culprit: Rank(1), reason: "made up".into() },
+        };
+        let record = |outbox: &mut Outbox, frame: &Control| {
+            let (here, there) = pair();
+            outbox.send(&here, frame);
+            drop(here);
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut &there, &mut bytes).unwrap();
+            bytes
+        };
+        let plain = abort.to_bytes();
+        let foreign = record(&mut ends().0, &abort);
+        let long = [&[0xff, 0xff][..], &[7; 65_535]].concat();
+        for (name, forged) in
+            [("plain", plain), ("other keys", foreign), ("empty", vec![0, 0]), ("long", long)]
+        {
             let (mut here, there) = pair();
-            here.write_all(bytes).unwrap();
-            let mut reader = FrameReader::new(4);
-            assert_eq!(wait_for(&mut reader, &there), None);
-            assert!(reader.end().is_some_and(|end| end.contains(words)), "{:?}", reader.end());
+            let (mut outbox, mut reader) = ends();
+            outbox.send(&here, &Control::Wait);
+            here.write_all(&forged).unwrap();
+            assert_eq!(wait_for(&mut reader, &there), Some(Control::Wait), "{name}: before it");
+            assert_eq!(wait_for(&mut reader, &there), None, "{name}");
+            assert!(reader.end().is_some_and(|end| end.contains("does not open")), "{name}");
+        }
+        // A record once more, and one left out.
+        for (name, order) in [("once more", &[0, 0][..]), ("left out", &[1])] {
+            let (mut here, there) = pair();
+            let (mut outbox, mut reader) = ends();
+            let frames = [Control::Wait, abort.clone()];
+            let records: Vec<_> = frames.iter().map(|frame| record(&mut outbox, frame)).collect();
+            order.iter().for_each(|number| here.write_all(&records[*number]).unwrap());
+            drop(here);
+            let heard: Vec<_> = std::iter::from_fn(|| wait_for(&mut reader, &there)).collect();
+            assert_eq!(heard.len(), order.len() - 1, "{name}");
+            assert!(reader.end().is_some_and(|end| end.contains("does not open")), "{name}");
         }
     }
 }

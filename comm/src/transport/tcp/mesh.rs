@@ -3,6 +3,7 @@
 use super::control_frame::PeerAddress;
 use super::health::Health;
 use crate::error::{CommError, Result};
+use crate::rendezvous::channel::Channel;
 use crate::rendezvous::dial::Dial;
 use crate::rendezvous::handshake::{Claims, Purpose};
 use crate::rendezvous::listener::{Listener, Proven};
@@ -10,6 +11,9 @@ use crate::rendezvous::trust::Keys;
 use crate::topology::Rank;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+
+/// A connection to a peer, and its keys.
+pub type Connection = (TcpStream, Channel);
 
 pub struct Meeting<'a> {
     /// The state of the job: ends the meeting when a rank has failed.
@@ -26,9 +30,9 @@ pub struct Meeting<'a> {
 
 impl Meeting<'_> {
     /// Connects to everybody. Returns the connections by rank; none to itself.
-    pub fn meet(self) -> Result<Vec<Option<TcpStream>>> {
+    pub fn meet(self) -> Result<Vec<Option<Connection>>> {
         let deadline = Instant::now() + self.longest;
-        let mut streams: Vec<Option<TcpStream>> = self.peers.iter().map(|_| None).collect();
+        let mut streams: Vec<Option<Connection>> = self.peers.iter().map(|_| None).collect();
         for (rank, stream) in streams.iter_mut().enumerate().take(self.health.rank().0) {
             *stream = Some(self.dial(rank, deadline)?);
         }
@@ -36,7 +40,7 @@ impl Meeting<'_> {
         Ok(streams)
     }
 
-    fn dial(&self, rank: usize, deadline: Instant) -> Result<TcpStream> {
+    fn dial(&self, rank: usize, deadline: Instant) -> Result<Connection> {
         let peer = &self.peers[rank];
         let dial = Dial {
             host: &peer.ip.unwrap_or(self.rank_0).to_string(),
@@ -56,9 +60,9 @@ impl Meeting<'_> {
             ..Claims::default()
         };
         let welcome = dial.connect(&mut |_| Ok(claims.clone()), &|| self.health.check());
-        let stream = welcome.map_err(|error| self.explain(error))?.stream;
-        prepare(&stream)?;
-        Ok(stream)
+        let welcome = welcome.map_err(|error| self.explain(error))?;
+        prepare(&welcome.stream)?;
+        Ok((welcome.stream, welcome.channel))
     }
 
     /// A port that cannot be reached is this rank's failure to everybody: it may be a firewall
@@ -73,7 +77,7 @@ impl Meeting<'_> {
         }
     }
 
-    fn receive(&self, streams: &mut [Option<TcpStream>], deadline: Instant) -> Result<()> {
+    fn receive(&self, streams: &mut [Option<Connection>], deadline: Instant) -> Result<()> {
         let own = self.health.rank().0;
         let listener = self
             .listener
@@ -91,33 +95,25 @@ impl Meeting<'_> {
             self.health.note_waiting(Some(Rank(missing)));
             listener.wait(&[], Duration::from_millis(50));
             for peer in listener.turn()? {
-                self.admit(&listener, peer, streams)?;
+                self.admit(peer, streams)?;
             }
         }
         self.health.note_waiting(None);
         Ok(())
     }
 
-    fn admit(
-        &self,
-        listener: &Listener,
-        peer: Proven,
-        streams: &mut [Option<TcpStream>],
-    ) -> Result<()> {
+    fn admit(&self, peer: Proven, streams: &mut [Option<Connection>]) -> Result<()> {
         let claims = &peer.claims;
         let rank = claims.rank as usize;
         let expected =
             rank > self.health.rank().0 && rank < streams.len() && streams[rank].is_none();
         if !expected || claims.epoch != self.epoch || claims.job_hash != self.job_hash {
-            listener.answer(
-                &peer,
-                Some("this rank is not expected here: it is another job's, or too late"),
-            );
+            peer.refuse("this rank is not expected here: it is another job's, or too late");
             return Ok(());
         }
-        listener.answer(&peer, None);
-        prepare(&peer.stream)?;
-        streams[rank] = Some(peer.stream);
+        let (stream, channel) = peer.admit()?;
+        prepare(&stream)?;
+        streams[rank] = Some((stream, channel));
         Ok(())
     }
 }

@@ -7,9 +7,10 @@
 //! call on each side.
 
 use super::health::{Health, Wait};
-use super::wire;
+use super::wire::Wire;
 use crate::error::{CommError, Result};
 use crate::poll::poll;
+use crate::rendezvous::channel::Channel;
 use crate::topology::Rank;
 use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
 use crate::transport::{Incoming, Outgoing, StepId};
@@ -39,8 +40,9 @@ impl Progress {
     }
 }
 
-#[derive(Debug)]
 pub struct ProgressLoop {
+    /// By rank; none to itself, none whose connection is a path's.
+    wires: Vec<Option<Wire>>,
     sends: Vec<Progress>,
     receives: Vec<Progress>,
     spin: Duration,
@@ -52,11 +54,31 @@ pub struct Pace {
     pub deadline: Duration,
 }
 
+fn wire(wires: &mut [Option<Wire>], peer: Rank) -> &mut Wire {
+    wires[peer.0].as_mut().expect("exchanges are with peers that have no other path")
+}
+
 impl ProgressLoop {
     /// Room for exchanges with all of `num_ranks`.
     pub fn new(num_ranks: usize) -> Self {
         let (sends, receives) = (Vec::with_capacity(num_ranks), Vec::with_capacity(num_ranks));
-        Self { sends, receives, spin: SPIN.1 }
+        Self { wires: Vec::new(), sends, receives, spin: SPIN.1 }
+    }
+
+    /// Takes the keys of all connections, by rank; `always`: all messages are sealed.
+    pub fn set_channels(&mut self, channels: Vec<Option<Channel>>, always: bool) {
+        let wire = |channel: Option<Channel>| channel.map(|channel| Wire::new(channel, always));
+        self.wires = channels.into_iter().map(wire).collect();
+    }
+
+    pub fn take_wire(&mut self, peer: Rank) -> Wire {
+        let wire = self.wires.get_mut(peer.0).and_then(Option::take);
+        wire.expect("a peer's connection is given to one path")
+    }
+
+    /// From the next exchange on; all ranks say it between the same two.
+    pub fn set_sealed(&mut self, sealed: bool) {
+        self.wires.iter_mut().flatten().for_each(|wire| wire.set_sealed(sealed));
     }
 
     pub fn exchange(
@@ -139,10 +161,11 @@ impl ProgressLoop {
         incoming: &mut [Incoming],
     ) -> Result<bool> {
         let mut moved = 0;
+        let wires = &mut self.wires;
         for (progress, message) in self.sends.iter_mut().zip(outgoing) {
             if !progress.is_done() {
                 let Progress { peer, head, done, .. } = progress;
-                let sent = wire::send(health.data(*peer), head, message.bytes, *done);
+                let sent = wire(wires, *peer).send(health.data(*peer), head, message.bytes, *done);
                 let sent = sent.map_err(|reason| health.suspect(health.lost(*peer, reason)))?;
                 (*done, moved) = (*done + sent, moved + sent);
             }
@@ -153,7 +176,8 @@ impl ProgressLoop {
             }
             let Progress { peer, head, done, .. } = progress;
             let (had_head, length) = (*done >= HEAD_BYTES, message.bytes.len());
-            let received = wire::receive(health.data(*peer), head, message.bytes, *done);
+            let received =
+                wire(wires, *peer).receive(health.data(*peer), head, message.bytes, *done);
             let received = received.map_err(|reason| health.suspect(health.lost(*peer, reason)))?;
             (*done, moved) = (*done + received, moved + received);
             let expected = Head::new(epoch, id, length);

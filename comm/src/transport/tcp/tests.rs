@@ -2,15 +2,16 @@
 //! fits a terminal.
 
 use super::control::ControlThread;
-use super::control_frame::{BusyRank, Control, FrameReader, PeerAddress};
+use super::control_frame::{BusyRank, Control, FrameReader, Frames, Outbox, PeerAddress};
 use super::health::{Health, Link};
 use crate::error::CommError;
 use crate::rendezvous::Deadlines;
+use crate::rendezvous::channel::{Channel, MOST_BYTES, TAG_BYTES, pair};
 use crate::topology::{Rank, Topology};
 use proptest::prelude::*;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const RANKS: usize = 3;
@@ -92,18 +93,34 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What one rank sees of a job of three, and the far ends of its links.
-fn rank(rank: usize) -> (ControlThread, Arc<Health>, Vec<TcpStream>) {
+/// `bytes` as a peer with the keys sends them.
+fn sealed(channel: Channel, bytes: &[u8]) -> Vec<u8> {
+    let (mut sealer, _) = channel.split();
+    let record = |bytes: &[u8]| {
+        let mut record = vec![0; 2 + bytes.len() + TAG_BYTES];
+        let (length, sealed) = record.split_at_mut(2);
+        length.copy_from_slice(&(sealed.len() as u16).to_le_bytes());
+        sealer.seal(bytes, sealed);
+        record
+    };
+    bytes.chunks(MOST_BYTES).flat_map(record).collect()
+}
+
+/// What one rank sees of a job of three, and the far ends of its links with their keys.
+fn rank(rank: usize) -> (ControlThread, Arc<Health>, Vec<(TcpStream, Channel)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peers: &[usize] = if rank == 0 { &[1, 2] } else { &[0] };
-    let (mut links, mut far) = (Vec::new(), Vec::new());
+    let (mut links, mut readers, mut far) = (Vec::new(), Vec::new(), Vec::new());
     for &peer in peers {
-        far.push(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let (here, there) = pair();
+        far.push((TcpStream::connect(listener.local_addr().unwrap()).unwrap(), there));
         let stream = listener.accept().unwrap().0;
         stream.set_nonblocking(true).unwrap();
-        links.push(Link { peer: Rank(peer), stream, outbox: Default::default() });
+        let (sealer, opener) = here.split();
+        let outbox = Mutex::new(Outbox::new(sealer));
+        links.push(Link { peer: Rank(peer), stream, outbox });
+        readers.push(FrameReader::new(RANKS, opener));
     }
-    let readers = peers.iter().map(|_| FrameReader::new(RANKS)).collect();
     let health =
         Arc::new(Health::new(Rank(rank), RANKS, links, Duration::from_millis(100)).unwrap());
     (
@@ -121,11 +138,15 @@ proptest! {
     #![proptest_config(config(300))]
 
     #[test]
-    fn a_rank_lives_on_whatever_it_is_sent(at in 0..RANKS, sent in bytes()) {
+    fn a_rank_lives_on_whatever_it_is_sent(
+        at in 0..RANKS, sent in bytes(), by_a_rank in prop::bool::weighted(0.8),
+    ) {
         let (mut thread, health, mut far) = rank(at);
+        let (mut stream, channel) = far.swap_remove(0);
+        let sent = if by_a_rank { sealed(channel, &sent) } else { sent };
         // A frame may be longer than what a socket takes at once.
-        far[0].set_nonblocking(true).unwrap();
-        let _ = far[0].write(&sent);
+        stream.set_nonblocking(true).unwrap();
+        let _ = stream.write(&sent);
         thread.turn();
         std::thread::sleep(Duration::from_micros(200));
         thread.turn();
@@ -146,7 +167,7 @@ proptest! {
 
     #[test]
     fn a_table_that_was_let_through_can_be_used(sent in bytes()) {
-        let mut reader = FrameReader::new(RANKS);
+        let mut reader = Frames::new(RANKS);
         reader.push(&sent);
         while let Some(frame) = reader.next_frame() {
             if let Control::Table { peers, node_of, .. } = frame {
@@ -196,7 +217,7 @@ fn ranks_and_nodes_that_there_are_not_end_the_connection() {
         ),
     ];
     for (frame, words) in frames {
-        let mut reader = FrameReader::new(RANKS);
+        let mut reader = Frames::new(RANKS);
         reader.push(&frame.to_bytes());
         assert_eq!(reader.next_frame(), None, "{frame:?}");
         assert!(
@@ -224,15 +245,16 @@ fn a_rank_repeats_nothing_that_rank_0_has_told() {
 /// A thread that panics all the same is this rank's failure, which the others hear of.
 #[test]
 fn a_panic_of_the_control_thread_is_the_jobs_error() {
-    let (_, health, far) = rank(0);
+    let (_, health, mut far) = rank(0);
     // A reader without a link: what no caller does.
-    let readers = (0..RANKS).map(|_| FrameReader::new(RANKS)).collect();
+    let readers = (0..RANKS).map(|_| FrameReader::new(RANKS, pair().0.split().1)).collect();
     ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None, None).run();
     let words = "rank 0 has failed: its thread comm-control has panicked: index out of bounds";
     assert!(health.check().unwrap_err().to_string().starts_with(words), "{:?}", health.check());
-    let mut reader = FrameReader::new(RANKS);
+    let (stream, channel) = far.swap_remove(1);
+    let mut reader = FrameReader::new(RANKS, channel.split().1);
     for _ in 0..2000 {
-        reader.receive(&far[1]);
+        reader.receive(&stream);
         match reader.next_frame() {
             Some(Control::Abort { error }) => return assert!(error.to_string().starts_with(words)),
             _ => std::thread::sleep(Duration::from_millis(1)),

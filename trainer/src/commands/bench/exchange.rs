@@ -181,6 +181,7 @@ fn collective_arguments(
         seconds_per_size: arguments.seconds_per_size,
         deadline_s: config.comm.deadline_s,
         insecure: config.comm.insecure,
+        encrypt_data: config.comm.encrypt_data,
         exchange: if messages.hierarchical { AllToAll::Hierarchical } else { AllToAll::Flat },
         verbs: Some(config.comm.verbs.clone()),
         compress: config.compress() != Compress::None,

@@ -180,6 +180,9 @@ pub struct CollectiveArguments {
     /// Processes on several machines may do without a secret: anyone who can reach rank 0 can join
     #[arg(long)]
     pub insecure: bool,
+    /// Encrypt messages over TCP, as `comm.encrypt_data` does
+    #[arg(long)]
+    pub encrypt_data: bool,
     /// The whole command ends after this long with exit code 124; 0: never
     #[arg(short = 'T', long, value_name = "S", default_value_t = 0.0, value_parser = time)]
     pub timeout: f64,

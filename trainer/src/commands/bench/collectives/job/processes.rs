@@ -90,6 +90,7 @@ fn join_options(
     options.deadlines.operation = arguments.options(backend).deadline;
     options.deadlines.rendezvous = RENDEZVOUS;
     options.insecure = arguments.insecure;
+    options.encrypt_data = arguments.encrypt_data;
     options.notice = Some(Arc::new(|text: &str| say(text)));
     Ok(options)
 }
