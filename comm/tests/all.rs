@@ -10,6 +10,7 @@ mod collectives_every_way;
 mod collectives_failures;
 mod memory_path;
 mod paths;
+mod rendezvous_attacks;
 mod rendezvous_refusals;
 mod rendezvous_unauthenticated;
 mod rendezvous_whole;
