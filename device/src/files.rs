@@ -14,6 +14,7 @@ mod read;
 
 pub use growing::GrowingFile;
 pub use lock::FolderLock;
+pub(crate) use lock::open_to_lock;
 pub use output::{OutputFile, is_stdout};
 pub use read::{open_regular, read_bounded};
 

@@ -25,7 +25,7 @@ const MOST_NAME_BYTES: u64 = 255;
 pub(super) const MOST_TRIES: usize = 100;
 
 /// Opens a file to lock, never through a link, which somebody may have planted.
-fn open_to_lock(path: &Path) -> io::Result<File> {
+pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o666);
     let opened = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);

@@ -7,6 +7,7 @@ use super::{Epilogue, MatmulSpec};
 use crate::cuda::CudaStream;
 use crate::cuda::cache::{algorithm_file, write_shared};
 use crate::error::{DeviceError, Result};
+use crate::files::open_to_lock;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -224,7 +225,7 @@ fn keep(file: &Path, key: String, read: Option<Kept>, found: Kept) -> Result<Kep
 /// the file itself is replaced; none where the folder takes none.
 fn lock_of(file: &Path) -> Option<File> {
     let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-    let opened = folder.and_then(|()| File::create(file.with_extension("lock"))).ok()?;
+    let opened = folder.and_then(|()| open_to_lock(&file.with_extension("lock"))).ok()?;
     opened.lock().ok().map(|()| opened)
 }
 
@@ -287,6 +288,23 @@ mod tests {
 
     fn words_of(plan: &Matmul) -> [u64; 8] {
         plan.algorithm().unwrap().data
+    }
+
+    /// Who can write into the folder may have planted a link to a file of this user.
+    #[test]
+    fn the_file_that_a_link_at_the_lock_leads_to_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, theirs] = ["algorithms.txt", "theirs"].map(|name| folder.path().join(name));
+        std::fs::write(&theirs, "weeks of work").unwrap();
+        std::os::unix::fs::symlink(&theirs, file.with_extension("lock")).unwrap();
+        assert!(lock_of(&file).is_none(), "no lock is better than that file");
+        assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "weeks of work");
+        std::fs::remove_file(file.with_extension("lock")).unwrap();
+        let held = lock_of(&file).expect("there is nothing in its way");
+        let other = File::open(file.with_extension("lock")).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(held);
+        other.try_lock().unwrap();
     }
 
     #[test]
