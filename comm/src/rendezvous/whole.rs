@@ -75,6 +75,7 @@ impl<'a> Whole<'a> {
         }
         self.communicator.broadcast(first, &mut port)?;
         let Some(own) = own else { return Ok(None) };
+        let master_port = self.port_of(first, port[0])?;
         let launch = Launch {
             launcher,
             rank: Rank(own),
@@ -82,7 +83,7 @@ impl<'a> Whole<'a> {
             local_rank: None,
             local_size: None,
             master_host: address.to_string(),
-            master_port: port[0] as u16,
+            master_port,
             job: format!("{job} {}", part.name),
             secret: secret.clone(),
             remarks: Vec::new(),
@@ -103,6 +104,12 @@ impl<'a> Whole<'a> {
         Ok(Some(joined))
     }
 
+    /// The port that a rank has told.
+    fn port_of(&self, by: Rank, told: u64) -> Result<u16> {
+        told_port(told, by, self.control.rank())
+            .map_err(|error| self.control.health().suspect(error))
+    }
+
     /// Says goodbye to all ranks of the whole job, whose parts are on their own from then on.
     ///
     /// # Errors
@@ -110,6 +117,15 @@ impl<'a> Whole<'a> {
     pub fn close(self) -> Result<()> {
         self.communicator.close()
     }
+}
+
+fn told_port(told: u64, by: Rank, seen_by: Rank) -> Result<u16> {
+    u16::try_from(told).map_err(|_| CommError::Mismatch {
+        culprit: by,
+        seen_by,
+        expected: "a port, below 65536".into(),
+        found: told.to_string(),
+    })
 }
 
 impl CommError {
@@ -120,5 +136,18 @@ impl CommError {
             *rank = ranks.get(rank.0).copied().unwrap_or(*rank);
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_there_is_not_is_its_tellers_failure() {
+        assert_eq!(told_port(65_535, Rank(1), Rank(0)), Ok(65_535));
+        let error = told_port(65_536 + 22, Rank(1), Rank(0)).unwrap_err();
+        assert_eq!(error.culprit(), Some(Rank(1)));
+        assert!(error.to_string().contains("below 65536, found 65558"), "{error}");
     }
 }

@@ -99,12 +99,24 @@ impl Way {
         ]
     }
 
-    pub(crate) fn from_words(words: &[u64]) -> Self {
+    /// What a peer has told.
+    ///
+    /// # Errors
+    /// A number that no such way has.
+    pub(crate) fn from_words(words: &[u64]) -> Result<Self, String> {
+        let below = |what: &str, place: usize, most: u64| match words[place] {
+            number if number <= most => Ok(number as u32),
+            found => Err(format!("its {what} is {found}, expected at most {most}")),
+        };
         let gid = (u128::from(words[1]) << 64 | u128::from(words[2])).to_be_bytes();
-        let (queue_pair, first_packet) = (words[3] as u32, words[4] as u32);
-        let endpoint = Endpoint { lid: words[0] as u16, gid, queue_pair, first_packet };
-        let memory = Remote { address: words[5], key: words[6] as u32 };
-        Self { endpoint, memory, mtu: words[7] as u32 }
+        let endpoint = Endpoint {
+            lid: below("local identifier", 0, 0xffff)? as u16,
+            gid,
+            queue_pair: below("queue pair number", 3, 0xff_ffff)?,
+            first_packet: below("first packet number", 4, 0xff_ffff)?,
+        };
+        let memory = Remote { address: words[5], key: below("key of memory", 6, 0xffff_ffff)? };
+        Ok(Self { endpoint, memory, mtu: below("MTU", 7, 0xffff)? })
     }
 }
 
@@ -159,4 +171,29 @@ pub(super) fn end(control: &dyn Transport, culprit: Rank, reason: String) -> Com
     let error = CommError::Aborted { culprit, reason: format!("verbs: {reason}") };
     control.abort(error.clone());
     control.check().err().unwrap_or(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_comes_back_and_numbers_that_no_way_has_are_refused() {
+        let words = [7, 1 << 63, 9, 0xff_ffff, 3, u64::MAX, 0xffff_ffff, 4096];
+        let way = Way::from_words(&words).unwrap();
+        assert_eq!(way.to_words(), words);
+        assert_eq!((way.endpoint.queue_pair, way.memory.key), (0xff_ffff, 0xffff_ffff));
+        for (place, found, what) in [
+            (0, 0x1_0000, "local identifier"),
+            (3, 0x100_0000, "queue pair number"),
+            (4, u64::MAX, "first packet number"),
+            (6, 1 << 32, "key of memory"),
+            (7, 1 << 40, "MTU"),
+        ] {
+            let mut other = words;
+            other[place] = found;
+            let text = Way::from_words(&other).err().expect("it is refused");
+            assert!(text.starts_with(&format!("its {what} is {found}, expected")), "{text}");
+        }
+    }
 }

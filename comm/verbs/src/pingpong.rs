@@ -182,8 +182,11 @@ impl<'c> End<'c> {
             mtu: choice.port.mtu,
         };
         let mut all = vec![0; 2 * WAY_WORDS];
+        let sealed = communicator.sealed();
         communicator.all_gather(&way.to_words(), &mut all)?;
+        drop(sealed);
         let peer = Way::from_words(&all[(1 - me.0) * WAY_WORDS..]);
+        let peer = communicator.agree("pingpong over NICs", peer)?;
         with.mtu = with.mtu.min(peer.mtu);
         pair.ready_to_receive(&with, &peer.endpoint).map_err(of_nic)?;
         pair.ready_to_send(&with, 1).map_err(of_nic)?;

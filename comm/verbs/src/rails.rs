@@ -35,8 +35,8 @@ mod tests;
 
 use crate::endpoint_info::{WAY_WORDS, Way};
 use crate::nic::{
-    Access, CompletionQueue, Memory, Nic, NicError, NicResult, Provider, QueuePair,
-    QueuePairOptions, QueuePairSettings, Receive, Region,
+    Access, CompletionQueue, Memory, Nic, NicResult, Provider, QueuePair, QueuePairOptions,
+    QueuePairSettings, Receive, Region,
 };
 use crate::{Choice, VerbsSettings, available, queue_pair_settings};
 use headlong_comm::catch::catch;
@@ -232,15 +232,15 @@ impl Opened {
     ) -> Result<Vec<Peer>, String> {
         let pairs = std::mem::take(&mut self.pairs);
         let connected = pairs.into_iter().zip(peers).map(|(mut pair, &rank)| {
-            let way = Way::from_words(&infos[WAY_WORDS * rank.0..]);
+            let way = Way::from_words(&infos[WAY_WORDS * rank.0..])
+                .map_err(|reason| format!("{rank}: {reason}"))?;
             let with = connection(settings, &self.choice, way.mtu);
-            pair.ready_to_receive(&with, &way.endpoint)?;
-            pair.ready_to_send(&with, first_packet)?;
+            pair.ready_to_receive(&with, &way.endpoint).map_err(text)?;
+            pair.ready_to_send(&with, first_packet).map_err(text)?;
             let slots = way.memory;
             Ok(Peer { rank, pair, slots, on_the_way: VecDeque::with_capacity(NUM_SLOTS + 2) })
         });
-        let connected: Result<_, NicError> = connected.collect();
-        connected.map_err(text)
+        connected.collect()
     }
 }
 
