@@ -162,9 +162,11 @@ impl Dial<'_> {
         let mut hello = [0; HELLO_BYTES];
         read_until(&mut stream, &mut hello, until).map_err(silence)?;
         if !handshake::is_hello(&hello, self.purpose) {
-            return Err(Failure::Again(
-                "something else listens there: it does not speak this protocol".into(),
-            ));
+            let reason = match handshake::is_of_another_version(&hello) {
+                true => "it speaks another version of this protocol: do all ranks run one build?",
+                false => "something else listens there: it does not speak this protocol",
+            };
+            return Err(Failure::Again(reason.into()));
         }
         self.keys
             .trust
@@ -191,6 +193,9 @@ impl Dial<'_> {
         };
         let mut head = [0; VERDICT_BYTES];
         read_until(stream, &mut head, until).map_err(closed)?;
+        if head == handshake::FULL {
+            return Err(Failure::Again("too many connections wait there".into()));
+        }
         let length = handshake::verdict_length(&head)
             .ok_or_else(|| Failure::Again("something else listens there".into()))?;
         let mut message = vec![0; length];
@@ -231,4 +236,53 @@ pub fn read_until(stream: &mut TcpStream, room: &mut [u8], until: Instant) -> io
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proof::Secret;
+    use super::super::trust::Trust;
+    use super::*;
+    use std::net::TcpListener;
+
+    fn visit_one_that_says(answer: &'static [u8], tries: u32) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let host = std::thread::spawn(move || {
+            for _ in 0..tries {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(&handshake::hello(Purpose::Data, &[1; 32])).unwrap();
+                stream.read_exact(&mut [0; handshake::CLAIM_BYTES]).unwrap();
+                stream.write_all(answer).unwrap();
+            }
+        });
+        let dial = Dial {
+            host: "127.0.0.1",
+            port,
+            name: "rank 0",
+            purpose: Purpose::Data,
+            rank: 1,
+            keys: &Keys { secret: Secret::of_key([2; 32]), trust: Trust::Secret },
+            deadline: Instant::now() + Duration::from_secs(20),
+            patience: Duration::from_secs(5),
+            notice: None,
+        };
+        let visits = std::cell::Cell::new(0);
+        let check = || match visits.replace(visits.get() + 1) {
+            seen if seen == tries => Err(CommError::Rendezvous { reason: "enough".into() }),
+            _ => Ok(()),
+        };
+        let error = dial.connect(&mut |_| Ok(Claims::default()), &check).err().expect("no job");
+        host.join().unwrap();
+        error.to_string()
+    }
+
+    /// A host whose table is full says so: that is no wrong secret, however often it is heard.
+    #[test]
+    fn one_that_has_no_place_is_visited_again() {
+        let tries = PROOFS_BEFORE_GIVING_UP + 2;
+        assert!(visit_one_that_says(&handshake::FULL, tries).ends_with("enough"));
+        let text = visit_one_that_says(b"", PROOFS_BEFORE_GIVING_UP);
+        assert!(text.contains("does not accept this rank's proof"), "{text}");
+    }
 }

@@ -38,6 +38,10 @@ const CLAIMS: usize = size_of::<ClaimWords>();
 const NOISE_BYTES: usize = 32 + 16;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
+/// What a host says, in place of a verdict, to one that must come again because all places are
+/// taken: the head of a message of no bytes. It proves nothing, and says nothing about the secret.
+pub const FULL: [u8; VERDICT_BYTES] = *b"headlng2\0\0";
+
 /// A host's first words.
 pub type HelloFrame = [u8; HELLO_BYTES];
 
@@ -175,6 +179,11 @@ pub fn hello(purpose: Purpose, nonce: &Nonce) -> HelloFrame {
 pub fn is_hello(bytes: &HelloFrame, purpose: Purpose) -> bool {
     let hello: Hello = transmute!(*bytes);
     hello.magic == MAGIC && hello.purpose == purpose as u8
+}
+
+/// Whether these are a host's first words in an earlier or later version.
+pub fn is_of_another_version(bytes: &HelloFrame) -> bool {
+    bytes.starts_with(&MAGIC[..7]) && !bytes.starts_with(&MAGIC)
 }
 
 fn builder<'a>(secret: &'a Secret, hello: &'a HelloFrame) -> Builder<'a> {
@@ -376,6 +385,10 @@ mod tests {
         assert_eq!((HELLO_BYTES, CLAIMS, CLAIM_BYTES, VERDICT_BYTES), (41, 256, 312, 10));
         assert!(is_hello(&hello(Purpose::Data, &[5; 32]), Purpose::Data));
         assert!(!is_hello(&hello(Purpose::Data, &[5; 32]), Purpose::Rendezvous));
+        let mut earlier = hello(Purpose::Data, &[5; 32]);
+        assert!(!is_of_another_version(&earlier) && !is_of_another_version(&[b'h'; HELLO_BYTES]));
+        earlier[7] -= 1;
+        assert!(is_of_another_version(&earlier) && !is_hello(&earlier, Purpose::Data));
         for length in [0, 48, 49 + MAX_VERDICT_TEXT + 1, 65_535] {
             let head = Verdict { magic: MAGIC, length: (length as u16).into() };
             assert_eq!(verdict_length(&transmute!(head)), None, "{length}");

@@ -2,8 +2,8 @@
 //! memory and without a thread.
 //!
 //! A peer that has not proven to know the secret gets no more than one fixed HELLO, one small
-//! buffer and a few seconds. When the table is full, the peer that has been silent longest is
-//! dropped. A dropped peer is counted, never answered.
+//! buffer and a few seconds. A dropped peer is counted, never answered; only when the table is
+//! full, the peer that has waited longest learns that it must come again.
 
 use super::channel::Channel;
 use super::handshake::{self, CLAIM_BYTES, Claims, HelloFrame, MAGIC, Purpose, Session};
@@ -166,21 +166,21 @@ impl Listener {
     pub fn turn(&mut self) -> Result<Vec<Proven>> {
         let mut proven = Vec::new();
         self.hear(&mut proven);
-        self.accept()?;
+        self.accept(&mut proven)?;
         self.hear(&mut proven);
         Ok(proven)
     }
 
-    fn accept(&mut self) -> Result<()> {
+    fn accept(&mut self, proven: &mut Vec<Proven>) -> Result<()> {
         for _ in 0..ACCEPTS_PER_TURN {
-            if self.pending.len() == MAX_PENDING && !self.make_place() {
+            if self.pending.len() == MAX_PENDING && !self.make_place(proven) {
                 return Ok(());
             }
             match self.socket.accept() {
                 Ok((stream, address)) => self.welcome(stream, address)?,
                 Err(error) if is_out_of_descriptors(&error) => {
                     // Without a free descriptor no peer could come in: the longest silent one goes.
-                    if !self.make_place() {
+                    if !self.make_place(proven) {
                         std::thread::sleep(Duration::from_millis(5));
                     }
                     return Ok(());
@@ -213,15 +213,19 @@ impl Listener {
         Ok(())
     }
 
-    /// Sends the peer away who has been here longest, if long enough.
-    fn make_place(&mut self) -> bool {
+    /// Sends the peer away who has been here longest, if long enough; one whose proof has come
+    /// meanwhile is let in.
+    fn make_place(&mut self, proven: &mut Vec<Proven>) -> bool {
         let oldest = self.pending.iter().enumerate().min_by_key(|(_, peer)| peer.since);
         let Some((place, _)) = oldest.filter(|(_, peer)| peer.since.elapsed() >= SHORTEST_STAY)
         else {
             return false;
         };
-        let peer = self.pending.swap_remove(place);
-        self.count(peer.address, Why::Odd);
+        if self.hear_one(place, proven) {
+            let peer = self.pending.swap_remove(place);
+            tell(&peer.stream, &handshake::FULL);
+            self.count(peer.address, Why::Odd);
+        }
         true
     }
 
@@ -235,26 +239,32 @@ impl Listener {
     fn hear(&mut self, proven: &mut Vec<Proven>) {
         let mut place = 0;
         while place < self.pending.len() {
-            let mut fate = self.pending[place].listen(&self.keys.secret, self.patience);
-            // Asked of those alone who speak the language: looking it up takes as long as the
-            // machine has connections.
-            let is_proven = matches!(fate, Fate::Proven(_));
-            if is_proven && self.keys.trust.check(&self.pending[place].stream).is_err() {
-                fate = Fate::Dropped(Why::OfAnother);
+            place += usize::from(self.hear_one(place, proven));
+        }
+    }
+
+    /// Whether the peer at `place` is still waited for; another is at its place, if not.
+    fn hear_one(&mut self, place: usize, proven: &mut Vec<Proven>) -> bool {
+        let mut fate = self.pending[place].listen(&self.keys.secret, self.patience);
+        // Asked of those alone who speak the language: looking it up takes as long as the machine
+        // has connections.
+        let is_proven = matches!(fate, Fate::Proven(_));
+        if is_proven && self.keys.trust.check(&self.pending[place].stream).is_err() {
+            fate = Fate::Dropped(Why::OfAnother);
+        }
+        match fate {
+            Fate::Waits => return true,
+            Fate::Dropped(why) => {
+                let peer = self.pending.swap_remove(place);
+                self.count(peer.address, why);
             }
-            match fate {
-                Fate::Waits => place += 1,
-                Fate::Dropped(why) => {
-                    let peer = self.pending.swap_remove(place);
-                    self.count(peer.address, why);
-                }
-                Fate::Proven(who) => {
-                    let (session, claims) = *who;
-                    let Pending { stream, address, .. } = self.pending.swap_remove(place);
-                    proven.push(Proven { stream, address, session, claims });
-                }
+            Fate::Proven(who) => {
+                let (session, claims) = *who;
+                let Pending { stream, address, .. } = self.pending.swap_remove(place);
+                proven.push(Proven { stream, address, session, claims });
             }
         }
+        false
     }
 }
 
@@ -287,4 +297,46 @@ impl Pending {
 fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     let number = error.raw_os_error().unwrap_or(0);
     number == libc::EMFILE || number == libc::ENFILE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::handshake::Asking;
+    use super::super::trust::Trust;
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    /// A flood that fills the table must not make a rank believe that its secret is wrong.
+    #[test]
+    fn the_longest_waiting_peer_is_heard_before_it_has_to_go() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let keys = Keys { secret: Secret::of_key([1; 32]), trust: Trust::Secret };
+        let patience = Duration::from_secs(60);
+        let mut listener =
+            Listener::new(socket, Purpose::Rendezvous, keys.clone(), patience).unwrap();
+        let mut rank = TcpStream::connect(address).unwrap();
+        let mut others = Vec::new();
+        while listener.pending.len() < MAX_PENDING {
+            others.push(TcpStream::connect(address).unwrap());
+            assert!(listener.turn().unwrap().is_empty());
+        }
+        std::thread::sleep(SHORTEST_STAY);
+        // Both arrive after all have been heard, and before the next is accepted.
+        let mut hello = [0; handshake::HELLO_BYTES];
+        rank.read_exact(&mut hello).unwrap();
+        let (_, claim) = Asking::claim(&keys.secret, &hello, &Claims::default()).unwrap();
+        rank.write_all(&claim).unwrap();
+        others.extend((0..2).map(|_| TcpStream::connect(address).unwrap()));
+        let mut proven = Vec::new();
+        let begin = Instant::now();
+        while listener.unauthenticated.count == 0 && begin.elapsed() < patience {
+            listener.accept(&mut proven).unwrap();
+        }
+        assert_eq!(proven.len(), 1, "the rank has proven itself");
+        // Another had to go for the second; it learns why.
+        let mut said = Vec::new();
+        others[0].read_to_end(&mut said).unwrap();
+        assert_eq!(said[handshake::HELLO_BYTES..], handshake::FULL);
+    }
 }
