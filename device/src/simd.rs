@@ -43,6 +43,17 @@ pub enum Bf16Products {
     Tiles,
 }
 
+impl Bf16Products {
+    /// The name used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Bf16Products::None => "none",
+            Bf16Products::Pairs => "pairs",
+            Bf16Products::Tiles => "tiles",
+        }
+    }
+}
+
 /// What the bodies of a thread may use. It changes speed, not results.
 ///
 /// A thread may use all that the processor has, until [`Self::set`] or [`Self::run`] says otherwise

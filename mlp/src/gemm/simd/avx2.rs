@@ -33,6 +33,7 @@ pub unsafe fn run(micro: &Micro) {
 }
 
 #[target_feature(enable = "avx2,fma")]
+#[inline(never)] // Together, kernels share one frame, and spill.
 unsafe fn kernel<const ROWS: usize, const ORDER: u8>(micro: &Micro, first: usize) {
     let zero = _mm256_setzero_ps();
     let mut sums = [[zero; 2]; ROWS];
@@ -64,7 +65,7 @@ unsafe fn kernel<const ROWS: usize, const ORDER: u8>(micro: &Micro, first: usize
 /// # Safety
 /// As the loops of [`super::k_loop`].
 #[target_feature(enable = "avx2,fma")]
-#[inline]
+#[inline(never)] // Inlined, it leaves the loops of other orders no registers.
 unsafe fn groups<const ROWS: usize>(walk: &Walk, sums: &mut [[__m256; 2]; ROWS]) {
     let zero = _mm256_setzero_ps();
     for start in (0..walk.k).step_by(GROUP) {

@@ -71,7 +71,7 @@ fn flushed_step(lhs: f32, rhs: f32, sum: f32) -> f32 {
     }
 }
 
-#[inline(always)]
+#[inline(never)] // Together, kernels share one frame, and spill.
 unsafe fn kernel<const ROWS: usize, const ORDER: u8>(micro: &Micro, first: usize) {
     let mut sums = [[0.0_f32; COLS]; ROWS];
     // SAFETY: the caller promises the ranges.

@@ -17,7 +17,7 @@ use crate::system::peak::{Factors, multiply_add_gflops};
 use crate::system::processor;
 use clap::Args;
 use headlong_device::Stream;
-use headlong_device::simd::{has_bf16, isa};
+use headlong_device::simd::{Bf16Products, bf16_products, isa};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -109,7 +109,10 @@ impl Rates {
         Self {
             threads,
             f32_gflops: peak(Factors::F32),
-            bf16_gflops: peak(Factors::Bf16),
+            bf16_gflops: peak(match bf16_products() {
+                Bf16Products::Tiles => Factors::Bf16Tiles,
+                Bf16Products::Pairs | Bf16Products::None => Factors::Bf16,
+            }),
             read_gb_per_s: memory::read_gb_per_s(&stream, array, blocks),
             copy_gb_per_s: memory::copy_gb_per_s(&stream, array, blocks),
             gather_gb_per_s,
@@ -209,7 +212,7 @@ fn document(
     json!({
         "bench": "machine", "schema": 1, "processor": processor::name(), "cores": cores(),
         "caches": processor::caches(), "instructions": processor::instructions(),
-        "isa": isa().name(), "bf16_products": has_bf16(), "huge_pages": processor::huge_pages(),
+        "isa": isa().name(), "bf16_products": bf16_products().name(), "huge_pages": processor::huge_pages(),
         "rows": rows, "row_bytes": ROW_BYTES, "rates": rates, "batch_size": batch_size,
         "shapes": shapes.collect::<Vec<_>>(), "foreign": foreign,
     })
@@ -260,7 +263,10 @@ fn facts(document: &Value) -> String {
         false => words.join(", "),
     };
     let found = processor::instructions().into_iter().map(str::to_owned);
-    let products = if has_bf16() { ", products of bf16" } else { "" };
+    let products = match bf16_products() {
+        Bf16Products::None => String::new(),
+        products => format!(", products of bf16 in {}", products.name()),
+    };
     format!(
         "{}, {} cores\ncaches: {}\ninstructions: {}\nused: {}{products}\nhuge pages: {}\n",
         document["processor"].as_str().unwrap_or_default(),
