@@ -1,5 +1,7 @@
 //! The microkernel of AMX: 32 × 32 sums in four tiles, each the sum of products of a tile of `A`,
 //! 16 rows of 32 numbers, and one of `B`, 32 rows of 16.
+//!
+//! Compiled code uses no tiles, so that what `asm!` blocks leave in them stays.
 
 use super::avx512::{self, copy_rows, finish};
 use super::pairs::numbers_of;
