@@ -231,8 +231,8 @@ fn run_tiles(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums: Option<&mu
     for_each_tile(pool, c, sums, tile, &|tile| simd::compute(kernels, product, tile));
 }
 
-/// Multiplies tiles of AMX `rounds` times, four pairs of 16 × 32 and 32 × 16 numbers a round, without
-/// reading memory. Returns the FLOP done; 0 where this thread may not use tiles.
+/// Multiplies tiles of AMX `rounds` times, four pairs of 16 × 32 and 32 × 16 numbers a round,
+/// without reading memory. Returns the FLOP done; 0 where this thread may not use tiles.
 pub fn multiply_tiles(rounds: u64) -> u64 {
     simd::multiply_tiles(rounds)
 }

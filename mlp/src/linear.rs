@@ -179,8 +179,8 @@ pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
     backward_weights_with(stream, args, false);
 }
 
-/// As [`backward_weights`]; where a device `has_bias`, the sums of `d_z` are there already: the bias
-/// gradient, or those of blocks.
+/// As [`backward_weights`]; where a device `has_bias`, the sums of `d_z` are there already: the
+/// bias gradient, or those of blocks.
 pub(crate) fn backward_weights_with(
     stream: &Stream,
     args: &BackwardWeightsArgs<'_>,

@@ -507,10 +507,9 @@ fn loss_scale(config: &Config, arenas: &Arenas, ids: &SlotIds) -> Option<LossSca
 
 /// What products of the dense network take on a device, or on a processor.
 fn compute_on(config: &Config, device: &Device) -> Compute {
-    let compute = compute(config.train.precision);
-    match (compute, device, config.train.bf16_sums) {
+    match (compute(config.train.precision), device, config.train.bf16_sums) {
         (Compute::Bf16, Device::Cpu, Bf16Sums::Tiles) => Compute::RoundedTiles,
-        _ => compute.on(device),
+        (compute, ..) => compute.on(device),
     }
 }
 

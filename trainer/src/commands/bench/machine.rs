@@ -212,7 +212,8 @@ fn document(
     json!({
         "bench": "machine", "schema": 1, "processor": processor::name(), "cores": cores(),
         "caches": processor::caches(), "instructions": processor::instructions(),
-        "isa": isa().name(), "bf16_products": bf16_products().name(), "huge_pages": processor::huge_pages(),
+        "isa": isa().name(), "bf16_products": bf16_products().name(),
+        "huge_pages": processor::huge_pages(),
         "rows": rows, "row_bytes": ROW_BYTES, "rates": rates, "batch_size": batch_size,
         "shapes": shapes.collect::<Vec<_>>(), "foreign": foreign,
     })
