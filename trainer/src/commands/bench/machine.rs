@@ -224,7 +224,8 @@ fn text(document: &Value, rates: &[Rates], shapes: &[Needs]) -> String {
     let columns: String = rates.iter().map(|rates| format!("{:>12}", threads(rates))).collect();
     text += &format!("\n{:<44}{columns}\n", "at most");
     let row_bytes = format!("rows of {ROW_BYTES} bytes");
-    let lines: [(String, fn(&Rates) -> Option<f64>); 8] = [
+    type RateOf = fn(&Rates) -> Option<f64>;
+    let lines: [(String, RateOf); 8] = [
         ("multiply-adds, f32, GFLOP/s".to_owned(), |rates| Some(rates.f32_gflops)),
         ("multiply-adds, bf16, GFLOP/s".to_owned(), |rates| Some(rates.bf16_gflops)),
         ("reading in order, GB/s".to_owned(), |rates| Some(rates.read_gb_per_s)),
