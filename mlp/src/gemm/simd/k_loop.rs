@@ -109,9 +109,11 @@ macro_rules! with_registers {
     };
 }
 
-/// One step after the other, by the instruction `$multiply`.
-macro_rules! steps {
+/// One step after the other, rows of the panel `$b_step` bytes apart, between instructions before
+/// and after.
+macro_rules! stepping {
     (
+        [$($before:literal)*] $b_step:literal [$($after:literal)*] $operands:tt,
         $multiply:tt, ($walk:ident, $sums:ident, $factor:tt, $(($rhs:tt $offset:tt))*),
         $(($i:tt $address:tt: $([$sum:tt $v:tt $by:tt])*))*
     ) => {
@@ -119,6 +121,7 @@ macro_rules! steps {
             ($walk, $sums, $factor, $(($rhs $offset))*),
             [$(($i $address: $([$sum $v $by])*))*],
             (
+                $($before,)*
                 "test {k}, {k}",
                 "jz 3f",
                 "2:",
@@ -128,46 +131,31 @@ macro_rules! steps {
                 $(multiply_add!($multiply, $address, $factor, $($sum += $by),*),)*
                 "add {first}, {step}",
                 "add {second}, {step}",
-                "add {b}, 128",
+                concat!("add {b}, ", $b_step),
                 "dec {k}",
                 "jnz 2b",
                 "3:",
+                $($after,)*
             ),
-            ()
+            $operands
         )
     };
 }
 
+/// One step after the other, by the instruction `$multiply`.
+macro_rules! steps {
+    ($($loop:tt)*) => { stepping!([] "128" [] (), $($loop)*) };
+}
+
 /// Every second step, as [`Walk::every_second`] says, with zeros for tiny numbers.
 macro_rules! flushed_steps {
-    (
-        $multiply:tt, ($walk:ident, $sums:ident, $factor:tt, $(($rhs:tt $offset:tt))*),
-        $(($i:tt $address:tt: $([$sum:tt $v:tt $by:tt])*))*
-    ) => {{
+    ($($loop:tt)*) => {{
         // Room for MXCSR as it was, and as the loop has it.
         let mut mode = [0, FLUSHING];
-        with_registers!(
-            ($walk, $sums, $factor, $(($rhs $offset))*),
-            [$(($i $address: $([$sum $v $by])*))*],
-            (
-                "stmxcsr [{mode}]",
-                "ldmxcsr [{mode} + 4]",
-                "test {k}, {k}",
-                "jz 3f",
-                "2:",
-                "prefetcht1 [{ahead}]",
-                "add {ahead}, {ahead_step}",
-                $(concat!("vmovups ", $rhs, ", [{b} + ", $offset, "]"),)*
-                $(multiply_add!($multiply, $address, $factor, $($sum += $by),*),)*
-                "add {first}, {step}",
-                "add {second}, {step}",
-                "add {b}, 256",
-                "dec {k}",
-                "jnz 2b",
-                "3:",
-                "ldmxcsr [{mode}]",
-            ),
-            (mode = in(reg) mode.as_mut_ptr(),)
+        stepping!(
+            ["stmxcsr [{mode}]" "ldmxcsr [{mode} + 4]"] "256" ["ldmxcsr [{mode}]"]
+            (mode = in(reg) mode.as_mut_ptr(),),
+            $($loop)*
         )
     }};
 }

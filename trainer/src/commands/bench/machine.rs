@@ -39,7 +39,7 @@ pub struct MachineArguments {
     #[arg(long, value_name = "S", default_value_t = 0.25, value_parser = ranges::time)]
     pub seconds: f64,
     /// Instructions that arithmetic may use
-    #[arg(long, value_name = "auto|portable|avx2|avx512|avx512_bf16", default_value = "auto")]
+    #[arg(long, value_name = "auto|portable|avx2|avx512|avx512_bf16|amx", default_value = "auto")]
     pub instructions: Instructions,
     /// Where the JSON goes
     #[command(flatten)]
