@@ -2,7 +2,7 @@
 //! multiply-adds an element of `A`.
 
 use super::k_loop::{Walk, flushed_512, numbers_512, widened_512, words_512};
-use super::{GROUP, Micro, PANEL_COLS, Variant};
+use super::{GROUP, Micro, MicroFinish, PANEL_COLS, Variant};
 use crate::simd::avx512::{lanes, transpose};
 use crate::simd::unrolled;
 use headlong_device::MatRef;
@@ -106,7 +106,7 @@ unsafe fn $name<const ROWS: usize, const VECTORS: usize, const COLUMNS: bool>(mi
                     finished[i][0] = sums[i][0];
                     finished[i][VECTORS - 1] = sums[i][VECTORS - 1];
                 });
-                epilogue(micro, &masks, &mut finished);
+                epilogue(&micro.epilogue, 0, &masks, &mut finished);
                 unrolled!(i < ROWS {
                     sums[i][0] = finished[i][0];
                     sums[i][VECTORS - 1] = finished[i][VECTORS - 1];
@@ -170,15 +170,16 @@ fn flushed(values: __m512) -> __m512 {
     _mm512_mask_and_ps(values, is_small, values, _mm512_set1_ps(-0.0))
 }
 
-/// Bias, ReLU, mask and rounding. Only left factors by rows come with any of them.
+/// Bias, ReLU, mask and rounding of rows `first` … of a microtile. Only left factors by rows come
+/// with any of them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 #[inline]
 unsafe fn epilogue<const ROWS: usize, const VECTORS: usize>(
-    micro: &Micro,
+    epilogue: &MicroFinish,
+    first: usize,
     masks: &[__mmask16; VECTORS],
     sums: &mut [[__m512; VECTORS]; ROWS],
 ) {
-    let epilogue = &micro.epilogue;
     let zero = _mm512_setzero_ps();
     unrolled!(v < VECTORS {
         if !epilogue.bias.is_null() {
@@ -195,7 +196,8 @@ unsafe fn epilogue<const ROWS: usize, const VECTORS: usize>(
             unrolled!(i < ROWS {
                 // SAFETY: as above; the mask has a row for each of the microtile.
                 let by = unsafe {
-                    let row = epilogue.mask.wrapping_add(i * epilogue.mask_stride + 16 * v);
+                    let row =
+                        epilogue.mask.wrapping_add((first + i) * epilogue.mask_stride + 16 * v);
                     _mm512_maskz_loadu_ps(masks[v], row)
                 };
                 let is_positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(by, zero);
@@ -235,11 +237,6 @@ pub unsafe fn finish(micro: &Micro, sums: *const f32) {
 #[inline]
 unsafe fn finish_rows<const ROWS: usize>(micro: &Micro, first: usize, sums: *const f32) {
     let masks: [__mmask16; 2] = std::array::from_fn(|v| lanes(micro.cols.saturating_sub(16 * v)));
-    let mut rows = *micro;
-    rows.c = micro.c.wrapping_add(first * micro.c_stride);
-    if !rows.epilogue.mask.is_null() {
-        rows.epilogue.mask = rows.epilogue.mask.wrapping_add(first * rows.epilogue.mask_stride);
-    }
     // SAFETY: the caller's promise.
     unsafe {
         let mut values = [[_mm512_setzero_ps(); 2]; ROWS];
@@ -248,9 +245,9 @@ unsafe fn finish_rows<const ROWS: usize>(micro: &Micro, first: usize, sums: *con
             values[i][0] = _mm512_loadu_ps(sums.add(i * PANEL_COLS));
             values[i][1] = _mm512_loadu_ps(sums.add(i * PANEL_COLS + 16));
         });
-        epilogue(&rows, &masks, &mut values);
+        epilogue(&micro.epilogue, first, &masks, &mut values);
         unrolled!(i < ROWS {
-            let c = rows.c.add(i * rows.c_stride);
+            let c = micro.c.add((first + i) * micro.c_stride);
             _mm512_mask_storeu_ps(c, masks[0], values[i][0]);
             _mm512_mask_storeu_ps(c.wrapping_add(16), masks[1], values[i][1]);
         });
