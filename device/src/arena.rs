@@ -317,6 +317,21 @@ impl Mat {
         Mat { offset: self.offset + first, cols: count, ..self.clone() }
     }
 
+    /// The same rows up to column `cols`, what fills them up included.
+    ///
+    /// # Panics
+    /// When rows have no room for so many.
+    pub fn filled_up(&self, cols: usize) -> Mat {
+        let first = self.offset % self.stride.max(1);
+        assert!(
+            first + cols <= self.stride,
+            "slot `{}`: {cols} columns from {first} on in rows of {}",
+            self.name(),
+            self.stride
+        );
+        Mat { cols, ..self.clone() }
+    }
+
     /// Opens the matrix for reading.
     ///
     /// # Panics

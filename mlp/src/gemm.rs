@@ -10,9 +10,10 @@
 //! ([`FactorType::Bf16`]), or 32 are ([`FactorType::Bf16Tiles`]).
 //!
 //! # Shapes
-//! `A` is `m × k`, `B` is `k × n`, `C` is `m × n`; all f32. Either `A` lies by rows and is
-//! read where it lies, and `B` comes as [`Panels`], packed beforehand; or `A` lies by columns and
-//! `B` by rows, and both are packed block by block on the stack.
+//! `A` is `m × k`, `B` is `k × n`, `C` is `m × n`; f32, or, where factors are bf16, of 16 bits.
+//! Either `A` lies by rows and is read where it lies, and `B` comes as [`Panels`], packed
+//! beforehand; or `A` lies by columns and `B` by rows, and both are packed block by block on the
+//! stack.
 //!
 //! # Errors
 //! None; a shape that does not fit is a bug of the caller and panics.
@@ -28,7 +29,8 @@ mod tests;
 
 pub use pack::{PANEL_COLS, pack_columns, pack_transposed, panel_elements};
 
-use crate::simd::for_each_tile;
+use crate::simd::{Tile, for_each_tile};
+use half::bf16;
 use headlong_device::pool::Pool;
 use headlong_device::{MatMut, MatRef};
 use simd::{Kernels, Variant};
@@ -83,13 +85,59 @@ impl FactorType {
     }
 }
 
+/// A factor that lies as a matrix.
+#[derive(Debug, Clone, Copy)]
+pub enum Numbers<'a> {
+    /// f32; where products take bf16, with zeros in their lower halves.
+    F32(MatRef<'a>),
+    /// bf16.
+    Bf16(MatRef<'a, bf16>),
+}
+
+impl Numbers<'_> {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        match self {
+            Numbers::F32(matrix) => matrix.rows(),
+            Numbers::Bf16(matrix) => matrix.rows(),
+        }
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        match self {
+            Numbers::F32(matrix) => matrix.cols(),
+            Numbers::Bf16(matrix) => matrix.cols(),
+        }
+    }
+
+    /// The rows `first .. first + count`.
+    pub fn rows_range(&self, first: usize, count: usize) -> Self {
+        match self {
+            Numbers::F32(matrix) => Numbers::F32(matrix.rows_range(first, count)),
+            Numbers::Bf16(matrix) => Numbers::Bf16(matrix.rows_range(first, count)),
+        }
+    }
+
+    /// Whether these are numbers of bf16.
+    fn are_bf16(&self) -> bool {
+        match self {
+            Numbers::F32(matrix) => (0..matrix.rows())
+                .all(|row| matrix.row(row).iter().all(|value| value.to_bits() & 0xffff == 0)),
+            Numbers::Bf16(_) => true,
+        }
+    }
+}
+
 /// The left factor `A`, `m × k`.
 #[derive(Debug, Clone, Copy)]
 pub enum Lhs<'a> {
     /// The matrix as it lies: `a(i, k)` is column `k` of row `i`.
     Rows(MatRef<'a>),
+    /// As it lies, of bf16, its rows filled up with zeros to whole words ([`FactorType::words`]).
+    Words(MatRef<'a, bf16>),
     /// The transpose of the matrix: `a(i, k)` is column `i` of row `k`.
-    Columns(MatRef<'a>),
+    Columns(Numbers<'a>),
 }
 
 /// The right factor `B`, `k × n`.
@@ -98,7 +146,7 @@ pub enum Rhs<'a> {
     /// Packed beforehand.
     Panels(Panels<'a>),
     /// The matrix as it lies: `b(k, j)` is column `j` of row `k`.
-    Rows(MatRef<'a>),
+    Rows(Numbers<'a>),
 }
 
 /// A right factor packed as panels of [`PANEL_COLS`] columns, zeros beyond the last:
@@ -114,19 +162,35 @@ pub struct Panels<'a> {
     pub cols: usize,
 }
 
-/// What is done to a finished element before it is stored, in this order; only for products with
-/// [`Panels`].
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Epilogue<'a> {
+/// What is done to a finished element before it is stored, as a `T`, in this order; only for
+/// products with [`Panels`].
+#[derive(Debug, Clone, Copy)]
+pub struct Epilogue<'a, T = f32> {
     /// Added to each row; `n` elements.
     pub bias: Option<&'a [f32]>,
     /// Negative results become zero (NaN stays NaN).
     pub relu: bool,
     /// Results become zero where this matrix, `m × n`, is not above zero: the ReLU's derivative by
     /// its output.
-    pub mask: Option<MatRef<'a>>,
-    /// Results are rounded to bf16, for the products that take them.
+    pub mask: Option<MatRef<'a, T>>,
+    /// Results are rounded to bf16, for the products that take them; stored as such they are so
+    /// without being told.
     pub round: bool,
+}
+
+impl<T> Default for Epilogue<'_, T> {
+    fn default() -> Self {
+        Self { bias: None, relu: false, mask: None, round: false }
+    }
+}
+
+impl<T> Epilogue<'_, T> {
+    /// Panics where a part does not fit a product of `m × n` elements.
+    fn check(&self, (m, n): (usize, usize)) {
+        assert!(self.bias.is_none_or(|bias| bias.len() == n), "one bias per column");
+        let fits = self.mask.as_ref().is_none_or(|mask| (mask.rows(), mask.cols()) == (m, n));
+        assert!(fits, "the mask has the shape of the product");
+    }
 }
 
 impl Epilogue<'_> {
@@ -153,39 +217,43 @@ pub struct Product<'a> {
 impl Product<'_> {
     /// `(m, k)` of the left and `(k, n)` of the right factor.
     fn shape(&self) -> ((usize, usize), (usize, usize)) {
-        let lhs = match self.lhs {
-            Lhs::Rows(a) => (a.rows(), a.cols()),
-            Lhs::Columns(a) => (a.cols(), a.rows()),
-        };
         let rhs = match self.rhs {
             Rhs::Panels(b) => (b.k, b.cols),
             Rhs::Rows(b) => (b.rows(), b.cols()),
         };
+        let lhs = match self.lhs {
+            Lhs::Rows(a) => (a.rows(), a.cols()),
+            Lhs::Words(a) if a.cols() == 2 * self.dtype.words(rhs.0) => (a.rows(), rhs.0),
+            Lhs::Words(a) => (a.rows(), a.cols()),
+            Lhs::Columns(a) => (a.cols(), a.rows()),
+        };
         (lhs, rhs)
     }
 
-    /// Whether the lower halves of the factors that lie as matrices are zero.
+    /// Whether the factors that lie as matrices are bf16, with zeros where rows are filled up.
     fn holds_bf16(&self) -> bool {
-        let in_rows = |matrix: MatRef<'_>| {
-            (0..matrix.rows())
-                .all(|row| matrix.row(row).iter().all(|value| value.to_bits() & 0xffff == 0))
+        let is_lhs = match self.lhs {
+            Lhs::Rows(lhs) => Numbers::F32(lhs).are_bf16(),
+            Lhs::Words(lhs) => (0..lhs.rows()).all(|row| {
+                lhs.row(row)[self.shape().0.1..].iter().all(|number| number.to_bits() == 0)
+            }),
+            Lhs::Columns(lhs) => lhs.are_bf16(),
         };
-        let (Lhs::Rows(lhs) | Lhs::Columns(lhs)) = self.lhs;
-        in_rows(lhs)
+        is_lhs
             && match self.rhs {
-                Rhs::Rows(rhs) => in_rows(rhs),
+                Rhs::Rows(rhs) => rhs.are_bf16(),
                 Rhs::Panels(_) => true,
             }
     }
 
-    fn check(&self, c: &MatMut<'_>) {
+    fn check(&self, c: (usize, usize)) {
         let ((m, k), (right_k, n)) = self.shape();
         assert_eq!(k, right_k, "columns of the left factor and rows of the right one");
-        assert_eq!((c.rows(), c.cols()), (m, n), "shape of the product of {m} × {k} and {k} × {n}");
+        assert_eq!(c, (m, n), "shape of the product of {m} × {k} and {k} × {n}");
         let panels = matches!(self.rhs, Rhs::Panels(_));
         assert_eq!(
             panels,
-            matches!(self.lhs, Lhs::Rows(_)),
+            !matches!(self.lhs, Lhs::Columns(_)),
             "rows go with panels, columns with plain rows"
         );
         if let Rhs::Panels(b) = self.rhs {
@@ -198,19 +266,42 @@ impl Product<'_> {
             );
         }
         assert!(panels || !self.epilogue.any(), "only products with panels are finished");
-        debug_assert!(!self.dtype.is_bf16() || self.holds_bf16(), "lower halves of bf16 are zero");
-        if let Some(bias) = self.epilogue.bias {
-            assert_eq!(bias.len(), n, "one bias per column");
+        let in_16_bits = match (self.lhs, self.rhs) {
+            (Lhs::Words(_) | Lhs::Columns(Numbers::Bf16(_)), _) => true,
+            (_, Rhs::Rows(rhs)) => matches!(rhs, Numbers::Bf16(_)),
+            _ => false,
+        };
+        assert!(self.dtype.is_bf16() || !in_16_bits, "factors of 16 bits are multiplied as bf16");
+        if let Lhs::Words(a) = self.lhs {
+            assert!(a.stride().is_multiple_of(2), "rows start with a word");
         }
-        if let Some(mask) = self.epilogue.mask {
-            assert_eq!((mask.rows(), mask.cols()), (m, n), "the mask has the shape of the product");
-        }
+        debug_assert!(!self.dtype.is_bf16() || self.holds_bf16(), "factors are bf16");
+        self.epilogue.check(c);
     }
 }
 
 /// Computes `product` into `c`, tile by tile over the pool. Blocks until done; allocates nothing.
 pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
     run_tiles(pool, product, c, None);
+}
+
+/// As [`run`], without an epilogue of the product's own, into bf16, finished by `epilogue` and
+/// rounded. It does not accumulate: sums are f32.
+pub fn run_into_bf16(
+    pool: &Pool,
+    product: &Product<'_>,
+    epilogue: &Epilogue<'_, bf16>,
+    c: MatMut<'_, bf16>,
+) {
+    let shape = (c.rows(), c.cols());
+    product.check(shape);
+    epilogue.check(shape);
+    let is_bare = !product.accumulate && !product.epilogue.any();
+    assert!(is_bare && matches!(product.rhs, Rhs::Panels(_)), "whole sums of rows and panels");
+    let kernels = Kernels::of(product.dtype);
+    let tile = tile_shape(pool.threads(), kernels, product, shape);
+    let compute = |tile: Tile<'_, bf16>| simd::compute_bf16(kernels, product, epilogue, tile);
+    for_each_tile(pool, c, None, tile, &compute);
 }
 
 /// As [`run`] for a left factor by columns, and in the same pass its row sums, one chain of
@@ -225,7 +316,7 @@ pub fn run_with_row_sums(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums
 }
 
 fn run_tiles(pool: &Pool, product: &Product<'_>, c: MatMut<'_>, sums: Option<&mut [f32]>) {
-    product.check(&c);
+    product.check((c.rows(), c.cols()));
     let kernels = Kernels::of(product.dtype);
     let tile = tile_shape(pool.threads(), kernels, product, (c.rows(), c.cols()));
     for_each_tile(pool, c, sums, tile, &|tile| simd::compute(kernels, product, tile));
@@ -254,10 +345,18 @@ fn tile_shape(
     };
     match product.rhs {
         // A band of rows stays in the second-level cache while all panels pass by.
-        Rhs::Panels(_) => {
-            let sides: &[usize] = match kernels.variant {
-                Variant::F32 | Variant::Widened | Variant::WidenedTiles => &[256, 128, 64],
-                Variant::Words | Variant::Tiles => &[simd::BAND_ROWS, 64],
+        Rhs::Panels(panels) => {
+            let sides: &[usize] = match (kernels.variant, product.lhs) {
+                // Rows that are not packed come from there for each panel, however long they are.
+                (Variant::Words | Variant::Tiles, Lhs::Words(_)) => {
+                    match simd::BAND_ELEMENTS / product.dtype.words(panels.k).max(1) {
+                        256.. => &[256, 64],
+                        128.. => &[128, 64],
+                        _ => &[64],
+                    }
+                }
+                (Variant::Words | Variant::Tiles, _) => &[simd::BAND_ROWS, 64],
+                (Variant::F32 | Variant::Widened | Variant::WidenedTiles, _) => &[256, 128, 64],
             };
             (even(rows, choose(sides, &|side| rows.div_ceil(side))), cols.max(1))
         }

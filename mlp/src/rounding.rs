@@ -2,7 +2,7 @@
 //! matrices. What is stored has the values of bf16 or f16 and the type f32; sums are f32 on both.
 
 use crate::simd::for_each_row;
-use headlong_device::{Mat, Stream, bf16, f16};
+use headlong_device::{DType, Mat, Stream, bf16, f16};
 
 /// What values are rounded to, to nearest, ties to even.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +23,17 @@ impl Rounding {
         for_each_row(stream.pool(), mat.view(), TILE_ROWS, |_, row| self.round_all(row));
     }
 
-    /// Writes a rounded copy of `from` to `to`, which has its shape.
+    /// Writes a rounded copy of `from` to `to`, which has its shape, and its type or that of the
+    /// rounded values.
     pub fn copy(self, stream: &Stream, from: &Mat, to: &Mat) {
-        let (from, mut to) = (from.read::<f32>(), to.write::<f32>());
+        let from = from.read::<f32>();
+        if to.dtype() == DType::Bf16 {
+            let mut to = to.write();
+            return for_each_row(stream.pool(), to.view(), TILE_ROWS, |index, row| {
+                bf16::compress(from.row(index), row);
+            });
+        }
+        let mut to = to.write::<f32>();
         for_each_row(stream.pool(), to.view(), TILE_ROWS, |index, row| {
             row.copy_from_slice(from.row(index));
             self.round_all(row);

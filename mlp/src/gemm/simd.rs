@@ -14,14 +14,14 @@ mod packing;
 mod pairs;
 
 pub use packing::{copy_panel, transpose_panel};
-pub use pairs::{BAND_ROWS, pair_panel, pair_transposed_panel};
+pub use pairs::{BAND_ELEMENTS, BAND_ROWS, pair_panel, pair_transposed_panel};
 
-use super::{Epilogue, FactorType, GROUP, Lhs, PANEL_COLS, Panels, Product, Rhs};
+use super::{Epilogue, FactorType, GROUP, Lhs, Numbers, PANEL_COLS, Panels, Product, Rhs};
 use crate::simd::Tile;
-use headlong_device::MatRef;
+use half::bf16;
 use headlong_device::simd::{Bf16Products, Isa, bf16_products, isa};
-use packing::{add_rows, add_strips, pack_panel, pack_strips};
-use pairs::{BAND_STRIDE, BAND_WORDS, numbers_of, pack_band, widen};
+use packing::{add_rows, add_strips, finish_panel, pack_panel, pack_strips};
+use pairs::{BAND_STRIDE, BAND_WORDS, Band, numbers_of, pack_band, widen};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -224,6 +224,33 @@ pub fn compute(kernels: Kernels, product: &Product<'_>, mut tile: Tile<'_>) {
     }
 }
 
+/// The sums of a panel's columns of a tile, in whole cache lines.
+#[repr(C, align(64))]
+struct PanelSums([MaybeUninit<f32>; BAND_ROWS * PANEL_COLS]);
+
+/// As [`compute`], into bf16: panel after panel, whose sums stay near until they are finished.
+pub fn compute_bf16(
+    kernels: Kernels,
+    product: &Product<'_>,
+    epilogue: &Epilogue<'_, bf16>,
+    mut tile: Tile<'_, bf16>,
+) {
+    #[cfg(target_arch = "x86_64")]
+    let _configured = (kernels.variant == Variant::Tiles).then(amx::Configured::new);
+    let Rhs::Panels(panels) = product.rhs else {
+        unreachable!("only panels are multiplied into bf16");
+    };
+    let mut sums = PanelSums([MaybeUninit::uninit(); BAND_ROWS * PANEL_COLS]);
+    for first in (0..tile.cols).step_by(PANEL_COLS) {
+        // Panels are filled up with zeros: all columns of the sums are written.
+        let sums = &mut sums.0[..tile.rows * PANEL_COLS];
+        let mut panel = tile.columns_in(first, sums);
+        with_panels(kernels, product, &panels, &mut panel);
+        // SAFETY: every sum was written, by the lines above.
+        finish_panel(unsafe { sums.assume_init_ref() }, epilogue, &mut tile, first);
+    }
+}
+
 /// See [`super::multiply_tiles`].
 pub fn multiply_tiles(rounds: u64) -> u64 {
     match bf16_products() {
@@ -247,8 +274,8 @@ fn blocks(words: Range<usize>, most: usize, unit: usize) -> impl Iterator<Item =
 enum Source {
     /// In the matrix itself, by rows.
     Matrix,
-    /// In rows of words from `first` on, [`BAND_STRIDE`] apart, one for each row of the tile.
-    Band { words: *const f32, first: usize },
+    /// In packed rows, [`BAND_STRIDE`] apart, one for each row of the tile, from word `first` on.
+    Band { start: *const f32, first: usize },
     /// In packed strips of the block.
     Strips(*const f32),
 }
@@ -258,15 +285,15 @@ enum Source {
 /// ahead.
 fn with_panels(kernels: Kernels, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
     let words = 0..product.dtype.words(panels.k);
-    match kernels.variant {
-        Variant::F32 | Variant::Widened | Variant::WidenedTiles => {
-            over_panels(kernels, product, panels, tile, (words, Source::Matrix))
-        }
-        Variant::Words | Variant::Tiles => with_band(kernels, product, panels, tile, words),
+    let takes_words = matches!(kernels.variant, Variant::Words | Variant::Tiles);
+    match takes_words == matches!(product.lhs, Lhs::Words(_)) {
+        true => over_panels(kernels, product, panels, tile, (words, Source::Matrix)),
+        false => with_band(kernels, product, panels, tile, words),
     }
 }
 
-/// Stretch after stretch of k: the tile's rows of `A` are packed once, then all panels pass by.
+/// Stretch after stretch of k: the tile's rows of `A` are packed once, as words or as numbers of
+/// f32, then all panels pass by.
 fn with_band(
     kernels: Kernels,
     product: &Product<'_>,
@@ -274,14 +301,11 @@ fn with_band(
     tile: &mut Tile<'_>,
     words: Range<usize>,
 ) {
-    let mut packed = MaybeUninit::<[f32; BAND_ROWS * BAND_STRIDE]>::uninit();
-    let Lhs::Rows(lhs) = product.lhs else {
-        unreachable!("`check` lets panels go only with rows");
-    };
-    for stretch in blocks(words, BAND_WORDS, product.dtype.unit()) {
+    let mut packed = Band::new();
+    for stretch in blocks(words, BAND_WORDS / kernels.variant.rows(1), product.dtype.unit()) {
         let rows = tile.first_row..tile.first_row + tile.rows;
-        let band = pack_band(lhs, rows, stretch.clone(), &mut packed);
-        let source = Source::Band { words: band, first: stretch.start };
+        let start = pack_band(product.lhs, rows, stretch.clone(), &mut packed);
+        let source = Source::Band { start, first: stretch.start };
         over_panels(kernels, product, panels, tile, (stretch, source));
     }
 }
@@ -320,7 +344,7 @@ fn over_panels(
 
 /// Block after block of k: the block's part of `A` is packed once, then panel after panel of
 /// `B`, all on the stack; the rows of the next block are asked for meanwhile.
-fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: &mut Tile<'_>) {
+fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: Numbers<'_>, tile: &mut Tile<'_>) {
     let mut packed_a = PackedStrips([MaybeUninit::uninit(); PACKED_ELEMENTS]);
     let mut packed_b = PanelBlock::new();
     let Lhs::Columns(lhs) = product.lhs else {
@@ -332,7 +356,8 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
     // A microtile asks for one line of as many rows as a block has words; of bf16 twice as many
     // rows come.
     let halves = dtype.before(1);
-    let lines = (halves * tile.cols.div_ceil(16), halves * tile.rows.div_ceil(16));
+    let lines_of = |count: usize, numbers: Numbers<'_>| halves * count.div_ceil(per_line(numbers));
+    let lines = (lines_of(tile.cols, matrix), lines_of(tile.rows, lhs));
     let spacing = (tile.cols.div_ceil(PANEL_COLS) * parts / (lines.0 + lines.1)).max(1);
     for block in blocks(0..dtype.words(matrix.rows()), variant.block_words(), dtype.unit()) {
         let next = dtype.before(block.end);
@@ -359,13 +384,31 @@ fn with_rows(kernels: Kernels, product: &Product<'_>, matrix: MatRef<'_>, tile: 
                 if variant == Variant::Tiles || k >= matrix.rows() || line >= lines.0 + lines.1 {
                     Ahead { start: b, stride: 0 }
                 } else if line < lines.0 {
-                    let start = matrix.row(k)[col + 16 * (line / halves)..].as_ptr();
-                    Ahead { start, stride: matrix.stride() }
+                    line_of(matrix, k, col + per_line(matrix) * (line / halves))
                 } else {
-                    let start = lhs.row(k)[row + 16 * ((line - lines.0) / halves)..].as_ptr();
-                    Ahead { start, stride: lhs.stride() }
+                    line_of(lhs, k, row + per_line(lhs) * ((line - lines.0) / halves))
                 }
             });
+        }
+    }
+}
+
+/// Numbers of a cache line.
+fn per_line(matrix: Numbers<'_>) -> usize {
+    match matrix {
+        Numbers::F32(_) => 16,
+        Numbers::Bf16(_) => 32,
+    }
+}
+
+/// The cache line that has column `col` of row `row`, and those below it.
+fn line_of(matrix: Numbers<'_>, row: usize, col: usize) -> Ahead {
+    match matrix {
+        Numbers::F32(matrix) => {
+            Ahead { start: matrix.row(row)[col..].as_ptr(), stride: matrix.stride() }
+        }
+        Numbers::Bf16(matrix) => {
+            Ahead { start: matrix.row(row)[col..].as_ptr().cast(), stride: matrix.stride() / 2 }
         }
     }
 }
@@ -391,14 +434,18 @@ fn column(
         let (first, end) = (part * rows / parts, (part + 1) * rows / parts);
         let row = tile.first_row + first;
         let (a, a_stride, columns) = match (source, product.lhs) {
-            (Source::Matrix, Lhs::Rows(a) | Lhs::Columns(a)) => {
+            (Source::Matrix, Lhs::Rows(a)) => {
                 (a.row(row)[dtype.before(block.start)..].as_ptr(), a.stride(), false)
             }
-            (Source::Band { words, first: before }, _) => {
-                // SAFETY: row `first` of the tile was packed before, from word `before` on.
-                let words = unsafe { words.add(first * BAND_STRIDE + block.start - before) };
-                (words, BAND_STRIDE, false)
+            (Source::Matrix, Lhs::Words(a)) => {
+                (a.row(row)[dtype.before(block.start)..].as_ptr().cast(), a.stride() / 2, false)
             }
+            (Source::Band { start, first: before }, _) => {
+                let at = first * BAND_STRIDE + variant.rows(block.start - before);
+                // SAFETY: row `first` of the tile was packed before, from word `before` on.
+                (unsafe { start.add(at) }, BAND_STRIDE, false)
+            }
+            (Source::Matrix, Lhs::Columns(_)) => unreachable!("columns are packed as strips"),
             (Source::Strips(strips), _) => {
                 let (stride, by_columns) = kernels.strip_stride();
                 // SAFETY: strip `part` of the block was packed before.

@@ -71,11 +71,11 @@ fn check(case: &Case, threads: usize) {
     let round = epilogue && dtype.is_bf16();
     let product = Product {
         dtype,
-        lhs: if columns { Lhs::Columns(a_mat) } else { Lhs::Rows(a_mat) },
+        lhs: if columns { Lhs::Columns(Numbers::F32(a_mat)) } else { Lhs::Rows(a_mat) },
         rhs: if !columns {
             Rhs::Panels(Panels { data: &packed, k: depth, cols: n })
         } else {
-            Rhs::Rows(b_mat)
+            Rhs::Rows(Numbers::F32(b_mat))
         },
         epilogue: match epilogue {
             true => Epilogue {
@@ -167,6 +167,92 @@ fn every_element_is_one_fused_chain_on_every_path() {
     });
 }
 
+/// A copy in 16 bits, in rows of `cols` that start `stride` apart, zeros beyond the matrix.
+fn narrow(matrix: MatRef<'_>, cols: usize, stride: usize) -> Vec<bf16> {
+    let mut data = vec![bf16::NAN; matrix.rows() * stride];
+    for (row, data) in data.chunks_exact_mut(stride).enumerate() {
+        data[..cols].fill(bf16::ZERO);
+        for (to, from) in data.iter_mut().zip(matrix.row(row)) {
+            *to = bf16::from_f32(*from);
+        }
+    }
+    data
+}
+
+/// Products of factors in 16 bits have the bits of those of f32 that hold the same numbers.
+fn check_stored(dtype: FactorType, (m, n, depth): (usize, usize, usize), threads: usize) {
+    let drawn = |seed, len| {
+        let mut values = uniform(seed, len);
+        Rounding::Bf16.round_all(&mut values);
+        values
+    };
+    let pool = Pool::new(threads);
+    let (a_data, b_data, bias) = (drawn(1, m * depth), drawn(2, depth * n), uniform(3, n));
+    let (a, b) = (MatRef::new(&a_data, m, depth), MatRef::new(&b_data, depth, n));
+    let mut packed = vec![f32::NAN; panel_elements(dtype, depth, n)];
+    let panel = dtype.words(depth) * PANEL_COLS;
+    let panels = packed.chunks_exact_mut(panel).enumerate();
+    panels.for_each(|(p, data)| pack_columns(dtype, b, p, data));
+    let mask_data = drawn(4, m * n);
+    let mask = MatRef::new(&mask_data, m, n);
+    let rhs = Rhs::Panels(Panels { data: &packed, k: depth, cols: n });
+    let product =
+        Product { dtype, lhs: Lhs::Rows(a), rhs, epilogue: Epilogue::default(), accumulate: false };
+    let words = 2 * dtype.words(depth);
+    let a_words = narrow(a, words, words + 4);
+    let a_words = Lhs::Words(MatRef::with_stride(&a_words, m, words, words + 4));
+    let mask_bf16 = narrow(mask, n, n + 3);
+    let mask_bf16 = MatRef::with_stride(&mask_bf16, m, n, n + 3);
+    for bits in 0..8_u32 {
+        let (bias, relu) = ((bits & 1 == 1).then_some(&*bias), bits & 2 == 2);
+        let has_mask = bits & 4 == 4;
+        let epilogue = Epilogue { bias, relu, mask: has_mask.then_some(mask), round: true };
+        let (mut c, mut of_words) = (vec![f32::NAN; m * n], vec![f32::NAN; m * n]);
+        run(&pool, &Product { epilogue, ..product }, MatMut::new(&mut c, m, n));
+        let by_words = Product { lhs: a_words, ..product };
+        run(&pool, &Product { epilogue, ..by_words }, MatMut::new(&mut of_words, m, n));
+        assert_eq!(of_words, c, "{dtype:?}: {m} {n} {depth}");
+        let epilogue = Epilogue { bias, relu, mask: has_mask.then_some(mask_bf16), round: false };
+        let mut narrow = vec![bf16::NAN; m * (n + 2)];
+        let c_bf16 = MatMut::with_stride(&mut narrow, m, n, n + 2);
+        run_into_bf16(&pool, &by_words, &epilogue, c_bf16);
+        for (row, narrow) in narrow.chunks_exact(n + 2).enumerate() {
+            let got: Vec<_> = narrow[..n].iter().map(|value| value.to_f32()).collect();
+            assert_eq!(got, c[row * n..][..n], "{dtype:?}: {m} {n} {depth}, row {row}");
+            assert!(narrow[n..].iter().all(|value| value.is_nan()), "what lies between rows stays");
+        }
+    }
+    let transposed: Vec<f32> = (0..m * depth).map(|i| a_data[i % m * depth + i / m]).collect();
+    let transposed = MatRef::new(&transposed, depth, m);
+    let (a_bf16, b_bf16) = (narrow(transposed, m, m + 1), narrow(b, n, n + 5));
+    let a_bf16 = Numbers::Bf16(MatRef::with_stride(&a_bf16, depth, m, m + 1));
+    let b_bf16 = Numbers::Bf16(MatRef::with_stride(&b_bf16, depth, n, n + 5));
+    let multiplied = |a, b| {
+        let (mut c, mut sums) = (uniform(5, m * n), uniform(6, m));
+        let product = Product { lhs: Lhs::Columns(a), rhs: Rhs::Rows(b), ..product };
+        let product = Product { accumulate: true, ..product };
+        run_with_row_sums(&pool, &product, MatMut::new(&mut c, m, n), &mut sums);
+        (c, sums)
+    };
+    let expected = multiplied(Numbers::F32(transposed), Numbers::F32(b));
+    for (a, b) in [(a_bf16, b_bf16), (Numbers::F32(transposed), b_bf16)] {
+        assert_eq!(multiplied(a, b), expected, "{dtype:?}: {m} {n} {depth}, by columns");
+    }
+}
+
+#[test]
+fn factors_in_16_bits_give_the_same_bits() {
+    let shapes =
+        [(1, 1, 1), (15, 33, 17), (131, 47, 300), (29, 479, 13), (3, 16, 1500), (300, 70, 20)];
+    on_every_path(&mut |_| {
+        for (index, shape) in shapes.into_iter().enumerate() {
+            for dtype in [FactorType::Bf16, FactorType::Bf16Tiles] {
+                check_stored(dtype, shape, 1 + index % 2);
+            }
+        }
+    });
+}
+
 #[test]
 fn small_integers_are_exact() {
     let (m, n, depth) = (70, 90, 513);
@@ -175,8 +261,8 @@ fn small_integers_are_exact() {
     let transposed: Vec<f32> = (0..m * depth).map(|i| a[i % m * depth + i / m]).collect();
     let product = Product {
         dtype: FactorType::F32,
-        lhs: Lhs::Columns(MatRef::new(&transposed, depth, m)),
-        rhs: Rhs::Rows(MatRef::new(&b, depth, n)),
+        lhs: Lhs::Columns(Numbers::F32(MatRef::new(&transposed, depth, m))),
+        rhs: Rhs::Rows(Numbers::F32(MatRef::new(&b, depth, n))),
         epilogue: Epilogue::default(),
         accumulate: false,
     };
@@ -256,7 +342,7 @@ fn extreme_product(
         pack_columns(dtype, b, p, data);
     }
     let (lhs, rhs) = if columns {
-        (Lhs::Columns(MatRef::new(&a, depth, m)), Rhs::Rows(b))
+        (Lhs::Columns(Numbers::F32(MatRef::new(&a, depth, m))), Rhs::Rows(Numbers::F32(b)))
     } else {
         let panels = Panels { data: &packed, k: depth, cols: n };
         (Lhs::Rows(MatRef::new(&a, m, depth)), Rhs::Panels(panels))

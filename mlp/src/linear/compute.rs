@@ -3,6 +3,7 @@
 use crate::gemm::FactorType;
 use crate::rounding::Rounding;
 use headlong_device::cuda::blas::Math;
+use headlong_device::simd::{Bf16Products, bf16_products};
 use headlong_device::{DType, Device};
 
 /// What products take; sums are f32 in each, and so are weights, gradients and the optimiser.
@@ -61,6 +62,15 @@ impl Compute {
             }
             Compute::Bf16 => DType::Bf16,
             Compute::F16 => DType::F16,
+        }
+    }
+
+    /// Type in which a perceptron keeps what lies between its layers: as [`Self::dtype`], but bf16
+    /// where a processor multiplies that, with the same bits.
+    pub(crate) fn stored(self) -> DType {
+        match self.factor_type().is_bf16() && bf16_products() >= Bf16Products::Pairs {
+            true => DType::Bf16,
+            false => self.dtype(),
         }
     }
 

@@ -1,56 +1,112 @@
 //! The CPU bodies: one product each, with everything elementwise in its epilogue.
 
 use super::{Activation, BackwardDataArgs, BackwardWeightsArgs, ForwardArgs, Partials};
-use crate::gemm::{self, Epilogue, FactorType, Lhs, Product, Rhs};
+use crate::gemm::{self, Epilogue, FactorType, Lhs, Numbers, Product, Rhs};
 use crate::sum::{add_blocks, block};
+use half::bf16;
+use headlong_device::arena::Read;
 use headlong_device::pool::Pool;
-use headlong_device::{MatMut, MatRef, Stream};
+use headlong_device::{DType, Mat, MatMut, Stream};
+
+/// A matrix of either type, opened.
+enum Opened<'a> {
+    F32(Read<'a, f32>),
+    Bf16(Read<'a, bf16>),
+}
+
+impl<'a> Opened<'a> {
+    fn new(mat: &'a Mat) -> Self {
+        match mat.dtype() {
+            DType::Bf16 => Self::Bf16(mat.read()),
+            _ => Self::F32(mat.read()),
+        }
+    }
+
+    fn numbers(&self) -> Numbers<'_> {
+        match self {
+            Self::F32(read) => Numbers::F32(read.view()),
+            Self::Bf16(read) => Numbers::Bf16(read.view()),
+        }
+    }
+
+    /// As the left factor of a product of panels.
+    fn rows(&self) -> Lhs<'_> {
+        match self {
+            Self::F32(read) => Lhs::Rows(read.view()),
+            Self::Bf16(read) => Lhs::Words(read.view()),
+        }
+    }
+}
+
+/// Of 16 bits with the zeros that fill up its rows to words.
+fn in_words(mat: &Mat, dtype: FactorType) -> Mat {
+    match mat.dtype() {
+        DType::Bf16 => mat.filled_up(2 * dtype.words(mat.cols())),
+        _ => mat.clone(),
+    }
+}
 
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
-    let (x, bias) = (args.x.read::<f32>(), args.b.map(|bias| bias.read::<f32>()));
-    let panels = args.w.panels().0.read::<f32>();
     let (dtype, relu) = (args.w.compute().factor_type(), args.activation == Activation::Relu);
+    let (x, bias) = (in_words(args.x, dtype), args.b.map(|bias| bias.read::<f32>()));
+    let (x, panels) = (Opened::new(&x), args.w.panels().0.read::<f32>());
+    let bias = bias.as_ref().map(|bias| bias.data());
     let product = Product {
         dtype,
-        lhs: Lhs::Rows(x.view()),
+        lhs: x.rows(),
         rhs: Rhs::Panels(args.w.as_forward(panels.data())),
-        epilogue: Epilogue {
-            bias: bias.as_ref().map(|bias| bias.data()),
-            relu,
-            mask: None,
-            // Where no ReLU follows, it may be logits.
-            round: relu && dtype.is_bf16(),
-        },
+        epilogue: Epilogue::default(),
         accumulate: false,
     };
-    gemm::run(stream.pool(), &product, args.y.write::<f32>().view());
+    match args.y.dtype() {
+        DType::Bf16 => {
+            let epilogue = Epilogue { bias, relu, ..Epilogue::default() };
+            gemm::run_into_bf16(stream.pool(), &product, &epilogue, args.y.write().view());
+        }
+        _ => {
+            // Where no ReLU follows, it may be logits.
+            let round = relu && dtype.is_bf16();
+            let epilogue = Epilogue { bias, relu, mask: None, round };
+            let product = Product { epilogue, ..product };
+            gemm::run(stream.pool(), &product, args.y.write().view());
+        }
+    }
 }
 
 pub fn backward_data(stream: &Stream, args: &BackwardDataArgs<'_>) {
-    let d_z = args.d_z.read::<f32>();
-    let panels = args.w.panels().1.read::<f32>();
-    let mask = args.mask.map(|mask| mask.read::<f32>());
     let dtype = args.w.compute().factor_type();
+    let d_z = in_words(args.d_z, dtype);
+    let (d_z, panels) = (Opened::new(&d_z), args.w.panels().1.read::<f32>());
     let product = Product {
         dtype,
-        lhs: Lhs::Rows(d_z.view()),
+        lhs: d_z.rows(),
         rhs: Rhs::Panels(args.w.as_backward(panels.data())),
-        epilogue: Epilogue {
-            mask: mask.as_ref().map(|mask| mask.view()),
-            round: dtype.is_bf16(),
-            ..Epilogue::default()
-        },
+        epilogue: Epilogue::default(),
         accumulate: args.accumulate,
     };
-    gemm::run(stream.pool(), &product, args.d_x.write::<f32>().view());
+    match args.d_x.dtype() {
+        DType::Bf16 => {
+            let mask = args.mask.map(|mask| mask.read());
+            let mask = mask.as_ref().map(|mask| mask.view());
+            let epilogue = Epilogue { mask, ..Epilogue::default() };
+            gemm::run_into_bf16(stream.pool(), &product, &epilogue, args.d_x.write().view());
+        }
+        _ => {
+            let mask = args.mask.map(|mask| mask.read());
+            let mask = mask.as_ref().map(|mask| mask.view());
+            let epilogue = Epilogue { mask, round: dtype.is_bf16(), ..Epilogue::default() };
+            let product = Product { epilogue, ..product };
+            gemm::run(stream.pool(), &product, args.d_x.write().view());
+        }
+    }
 }
 
 /// The factors of a weight gradient.
 #[derive(Clone, Copy)]
 struct Factors<'a> {
     dtype: FactorType,
-    x: MatRef<'a>,
-    d_z: MatRef<'a>,
+    x: Numbers<'a>,
+    d_z: Numbers<'a>,
 }
 
 impl Factors<'_> {
@@ -61,8 +117,8 @@ impl Factors<'_> {
 
 pub fn backward_weights(stream: &Stream, args: &BackwardWeightsArgs<'_>) {
     let dtype = args.compute.factor_type();
-    let (x, d_z) = (args.x.read::<f32>(), args.d_z.read::<f32>());
-    let factors = Factors { dtype, x: x.view(), d_z: d_z.view() };
+    let (x, d_z) = (Opened::new(args.x), Opened::new(args.d_z));
+    let factors = Factors { dtype, x: x.numbers(), d_z: d_z.numbers() };
     let (mut d_w, mut d_b) = (args.d_w.write::<f32>(), args.d_b.map(|d_b| d_b.write::<f32>()));
     let pool = stream.pool();
     match args.partials {

@@ -3,12 +3,13 @@
 use headlong_device::MatMut;
 use headlong_device::pool::{Pool, SharedMut};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// A rectangle of a matrix that one task owns for the time of its call.
 #[derive(Debug)]
-pub struct Tile<'a> {
+pub struct Tile<'a, T = f32> {
     /// The first element; rows start `stride` elements apart.
-    pub start: *mut f32,
+    pub start: *mut T,
     /// First row of the tile in the matrix.
     pub first_row: usize,
     /// First column of the tile in the matrix.
@@ -22,7 +23,32 @@ pub struct Tile<'a> {
     /// The elements of a list next to the matrix that belong to the tile's rows; the tiles of the
     /// first column have them.
     pub row_values: Option<&'a mut [f32]>,
-    owner: PhantomData<&'a mut [f32]>,
+    owner: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T> Tile<'a, T> {
+    /// The columns from `first` on, as many as `sums`, a dense matrix, has room for: their elements
+    /// are there.
+    pub fn columns_in<'b>(&self, first: usize, sums: &'b mut [MaybeUninit<f32>]) -> Tile<'b> {
+        let cols = sums.len() / self.rows;
+        Tile {
+            start: sums.as_mut_ptr().cast(),
+            first_row: self.first_row,
+            first_col: self.first_col + first,
+            rows: self.rows,
+            cols,
+            stride: cols,
+            row_values: None,
+            owner: PhantomData,
+        }
+    }
+
+    /// Columns `first .. first + count` of row `row`.
+    pub fn row_mut(&mut self, row: usize, first: usize, count: usize) -> &mut [T] {
+        assert!(row < self.rows && first + count <= self.cols, "a part of the tile");
+        // SAFETY: the tile owns it, by the line above.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride + first), count) }
+    }
 }
 
 /// Cuts `matrix` into tiles of `tile_rows × tile_cols` (those at the edges may be smaller) and
@@ -30,12 +56,12 @@ pub struct Tile<'a> {
 ///
 /// Tiles of one band of rows follow each other, so that a thread that takes neighbours finds its
 /// rows still near. The tiles of the first column also get their rows' elements of `row_values`.
-pub fn for_each_tile(
+pub fn for_each_tile<T: Send>(
     pool: &Pool,
-    mut matrix: MatMut<'_>,
+    mut matrix: MatMut<'_, T>,
     row_values: Option<&mut [f32]>,
     (tile_rows, tile_cols): (usize, usize),
-    body: &(dyn Fn(Tile<'_>) + Sync),
+    body: &(dyn Fn(Tile<'_, T>) + Sync),
 ) {
     assert!(tile_rows > 0 && tile_cols > 0, "tiles hold at least one element");
     let (rows, cols, stride) = (matrix.rows(), matrix.cols(), matrix.stride());
@@ -70,11 +96,11 @@ pub fn for_each_tile(
 }
 
 /// Calls `body(index, row)` for each row of `matrix`, `tile_rows` rows a task.
-pub fn for_each_row(
+pub fn for_each_row<T: Send>(
     pool: &Pool,
-    mut matrix: MatMut<'_>,
+    mut matrix: MatMut<'_, T>,
     tile_rows: usize,
-    body: impl Fn(usize, &mut [f32]) + Sync,
+    body: impl Fn(usize, &mut [T]) + Sync,
 ) {
     assert!(tile_rows > 0, "bands hold at least one row");
     let rows = matrix.rows();
@@ -109,14 +135,14 @@ pub fn for_each_row_of_two(
 }
 
 /// A matrix of which several threads hold different rows.
-struct Bands {
-    base: SharedMut<f32>,
+struct Bands<T> {
+    base: SharedMut<T>,
     cols: usize,
     stride: usize,
 }
 
-impl Bands {
-    fn new(matrix: &mut MatMut<'_>) -> Self {
+impl<T> Bands<T> {
+    fn new(matrix: &mut MatMut<'_, T>) -> Self {
         let (cols, stride) = (matrix.cols(), matrix.stride());
         Self { base: SharedMut::new(matrix.data_mut()), cols, stride }
     }
@@ -125,7 +151,7 @@ impl Bands {
     ///
     /// # Safety
     /// The rows lie inside the matrix, it is still borrowed, and no other view of them is alive.
-    unsafe fn rows<'a>(&self, first: usize, count: usize) -> MatMut<'a> {
+    unsafe fn rows<'a>(&self, first: usize, count: usize) -> MatMut<'a, T> {
         let len = (count - 1) * self.stride + self.cols;
         // SAFETY: passed on to the caller.
         let data = unsafe { self.base.slice(first * self.stride, len) };

@@ -7,10 +7,12 @@ use super::avx512::{self, copy_rows, finish};
 use super::pairs::numbers_of;
 use super::{Micro, PANEL_COLS, Variant};
 use crate::simd::avx512::{lanes, transpose};
+use half::bf16;
 use headlong_device::MatRef;
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m512, __mmask16, _mm512_maskz_loadu_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+    __m512, __mmask16, _mm256_maskz_loadu_epi16, _mm512_castsi512_ps, _mm512_cvtepu16_epi32,
+    _mm512_maskz_loadu_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps,
 };
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -277,6 +279,34 @@ pub fn multiply_tiles(rounds: u64) -> u64 {
     rounds.max(1) * FLOP as u64
 }
 
+/// What a vector of f32 is loaded from.
+pub trait Load: Copy {
+    /// The numbers of the lanes that `mask` names, zeros in the others.
+    ///
+    /// # Safety
+    /// The processor has AVX-512; those numbers lie at `from`.
+    unsafe fn load(mask: __mmask16, from: *const Self) -> __m512;
+}
+
+impl Load for f32 {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    #[inline]
+    unsafe fn load(mask: __mmask16, from: *const Self) -> __m512 {
+        // SAFETY: passed on to the caller.
+        unsafe { _mm512_maskz_loadu_ps(mask, from) }
+    }
+}
+
+impl Load for bf16 {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    #[inline]
+    unsafe fn load(mask: __mmask16, from: *const Self) -> __m512 {
+        // SAFETY: passed on to the caller.
+        let bits = unsafe { _mm256_maskz_loadu_epi16(mask, from.cast()) };
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+    }
+}
+
 /// Packs the columns `strip` of a block of `matrix`, in words, as rows of words,
 /// [`STRIP_STRIDE`] apart: `target[i·stride + w] = (matrix(2w, i), matrix(2w + 1, i))`, zeros
 /// beyond the strip and the matrix.
@@ -285,8 +315,8 @@ pub fn multiply_tiles(rounds: u64) -> u64 {
 /// The processor has AVX-512; the target has [`MAX_ROWS`] rows; the block is whole groups and not
 /// longer than a row.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub unsafe fn pack_strip(
-    matrix: MatRef<'_>,
+pub unsafe fn pack_strip<T: Load>(
+    matrix: MatRef<'_, T>,
     words: Range<usize>,
     strip: Range<usize>,
     target: *mut f32,
@@ -322,8 +352,8 @@ pub unsafe fn pack_strip(
 /// The processor has AVX-512; `left` rows of the columns that `mask` names lie at `from`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 #[inline]
-unsafe fn words_of(
-    from: *const f32,
+unsafe fn words_of<T: Load>(
+    from: *const T,
     stride: usize,
     left: usize,
     mask: __mmask16,
@@ -335,8 +365,8 @@ unsafe fn words_of(
         // SAFETY: the caller's promise; a mask of no lane reads nothing.
         *words = unsafe {
             avx512::word(
-                _mm512_maskz_loadu_ps(mask_of(2 * word), low),
-                _mm512_maskz_loadu_ps(mask_of(2 * word + 1), low.wrapping_add(stride)),
+                T::load(mask_of(2 * word), low),
+                T::load(mask_of(2 * word + 1), low.wrapping_add(stride)),
             )
         };
     }

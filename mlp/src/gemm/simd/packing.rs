@@ -1,13 +1,16 @@
 //! Packing blocks of factors on the stack, and panels of f32.
 
-use super::pairs::{numbers_of, pair_rows};
+use super::pairs::{numbers_of, pair_bf16_rows, pair_rows, widen_bf16_rows};
 use super::{
-    Kernels, MAX_STRIPS, PACKED_ELEMENTS, PANEL_COLS, PackedStrips, PanelBlock, STRIP_ROWS,
-    Variant, fallback,
+    Epilogue, Kernels, MAX_STRIPS, Numbers, PACKED_ELEMENTS, PANEL_COLS, PackedStrips, PanelBlock,
+    STRIP_ROWS, Variant, fallback,
 };
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
+use crate::simd::Tile;
+use half::bf16;
 use headlong_device::MatRef;
+use headlong_device::bf16::{round, widen};
 use headlong_device::simd::{Isa, isa};
 use headlong_device::vectorized;
 use std::ops::Range;
@@ -15,7 +18,7 @@ use std::ops::Range;
 /// Packs a block of `matrix`, in words, as a panel on the stack, zeros beyond its columns.
 pub fn pack_panel(
     variant: Variant,
-    matrix: MatRef<'_>,
+    matrix: Numbers<'_>,
     words: Range<usize>,
     cols: Range<usize>,
     packed: &mut PanelBlock,
@@ -38,27 +41,34 @@ pub fn pack_panel(
 /// `target` has room for all rows; there are at most `VECTORS · 16` columns.
 unsafe fn pack_block<const VECTORS: usize>(
     variant: Variant,
-    matrix: MatRef<'_>,
+    matrix: Numbers<'_>,
     words: Range<usize>,
     cols: Range<usize>,
     target: *mut f32,
 ) {
-    // SAFETY: passed on to the caller; zeros stand for the number that the last word lacks.
+    let width = VECTORS * 16;
+    let (rows, room) = match variant {
+        Variant::F32 => (words.clone(), words.len()),
+        _ => (numbers_of(&words, matrix.rows()), variant.rows(words.len())),
+    };
+    let filled = match variant {
+        Variant::Words | Variant::Tiles => rows.len().div_ceil(2),
+        _ => rows.len(),
+    };
+    // SAFETY: passed on to the caller; zeros stand for the number that the last word lacks, and for
+    // rows beyond the matrix.
     unsafe {
-        match variant {
-            Variant::F32 => copy_rows::<VECTORS>(matrix, words, cols, target),
-            Variant::Words | Variant::Tiles => {
-                let filled = numbers_of(&words, matrix.rows()).len().div_ceil(2);
-                let rest = (words.len() - filled) * VECTORS * 16;
-                pair_rows::<VECTORS, false>(matrix, words, cols, target);
-                target.add(filled * VECTORS * 16).write_bytes(0, rest);
+        target.add(filled * width).write_bytes(0, (room - filled) * width);
+        let list = std::slice::from_raw_parts_mut(target.cast(), filled * width);
+        match (variant, matrix) {
+            (Variant::Words | Variant::Tiles, Numbers::F32(matrix)) => {
+                pair_rows::<VECTORS, false>(matrix, words, cols, target)
             }
-            Variant::Widened | Variant::WidenedTiles => {
-                let rows = 2 * words.start..matrix.rows().min(2 * words.end);
-                let (len, room) = (rows.len(), 2 * words.len());
-                copy_rows::<VECTORS>(matrix, rows, cols, target);
-                target.add(len * VECTORS * 16).write_bytes(0, (room - len) * VECTORS * 16);
+            (Variant::Words | Variant::Tiles, Numbers::Bf16(matrix)) => {
+                pair_bf16_rows(matrix, words, cols, width, list)
             }
+            (_, Numbers::F32(matrix)) => copy_rows::<VECTORS>(matrix, rows, cols, target),
+            (_, Numbers::Bf16(matrix)) => widen_bf16_rows(matrix, rows, cols, width, list),
         }
     }
 }
@@ -67,7 +77,7 @@ unsafe fn pack_block<const VECTORS: usize>(
 /// `strip[k·16 + i] = matrix(k, first row + i)`, zeros beyond the rows of the strip.
 pub fn pack_strips(
     kernels: Kernels,
-    matrix: MatRef<'_>,
+    matrix: Numbers<'_>,
     words: Range<usize>,
     rows: Range<usize>,
     parts: usize,
@@ -82,10 +92,17 @@ pub fn pack_strips(
         let strip = rows.start + part * len / parts..rows.start + (part + 1) * len / parts;
         // SAFETY: strip `part` lies inside the buffer.
         let target = unsafe { start.add(part * room) };
-        match variant {
+        match (variant, matrix) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the processor has AVX-512; the strip has its rows, of a block's words.
-            Variant::Tiles => unsafe { amx::pack_strip(matrix, words.clone(), strip, target) },
+            (Variant::Tiles, Numbers::F32(matrix)) => unsafe {
+                amx::pack_strip(matrix, words.clone(), strip, target)
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            (Variant::Tiles, Numbers::Bf16(matrix)) => unsafe {
+                amx::pack_strip(matrix, words.clone(), strip, target)
+            },
             // SAFETY: each row of the strip is written in full.
             _ => unsafe { pack_block::<1>(variant, matrix, words.clone(), strip, target) },
         }
@@ -149,14 +166,73 @@ unsafe fn copy_rows<const VECTORS: usize>(
 
 vectorized! {
     /// Adds up rows of `matrix`, from column `first` on, in their order.
-    pub fn add_rows(matrix: MatRef<'_>, rows: Range<usize>, first: usize, sums: &mut [f32]) {
-        // As many columns at a time as stay in registers.
-        for (at, sums) in sums.chunks_mut(64).enumerate() {
-            let first = first + 64 * at;
-            for row in rows.clone() {
-                let values = &matrix.row(row)[first..first + sums.len()];
-                sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    pub fn add_rows(matrix: Numbers<'_>, rows: Range<usize>, first: usize, sums: &mut [f32]) {
+        match matrix {
+            Numbers::F32(matrix) => add_each(matrix, rows, first, sums, |value| value),
+            Numbers::Bf16(matrix) => add_each(matrix, rows, first, sums, widen),
+        }
+    }
+
+    /// Finishes sums of a panel, the columns from `first` on of a tile of bf16.
+    pub fn finish_panel(
+        sums: &[f32],
+        epilogue: &Epilogue<'_, bf16>,
+        tile: &mut Tile<'_, bf16>,
+        first: usize,
+    ) {
+        let cols = PANEL_COLS.min(tile.cols - first);
+        let col = tile.first_col + first;
+        let mut bias = [0.0; PANEL_COLS];
+        if let Some(all) = epilogue.bias {
+            bias[..cols].copy_from_slice(&all[col..col + cols]);
+        }
+        let (sums, _) = sums.as_chunks::<PANEL_COLS>();
+        for (row, sums) in sums.iter().enumerate() {
+            let mut values = *sums;
+            if epilogue.bias.is_some() {
+                values.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
             }
+            if epilogue.relu {
+                // What is not a number passes.
+                values.iter_mut().for_each(|value| *value = if 0.0 > *value { 0.0 } else { *value });
+            }
+            if let Some(mask) = epilogue.mask {
+                let mask = &mask.row(tile.first_row + row)[col..col + cols];
+                match mask.first_chunk::<PANEL_COLS>() {
+                    Some(mask) => apply_mask(&mut values, mask),
+                    None => apply_mask(&mut values, mask),
+                }
+            }
+            let target = tile.row_mut(row, first, cols);
+            match target.first_chunk_mut::<PANEL_COLS>() {
+                Some(target) => *target = values.map(round),
+                None => target.copy_from_slice(&values.map(round)[..cols]),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn apply_mask(values: &mut [f32; PANEL_COLS], mask: &[bf16]) {
+    for (value, mask) in values.iter_mut().zip(mask) {
+        *value = if widen(*mask) > 0.0 { *value } else { 0.0 };
+    }
+}
+
+#[inline(always)]
+fn add_each<T: Copy>(
+    matrix: MatRef<'_, T>,
+    rows: Range<usize>,
+    first: usize,
+    sums: &mut [f32],
+    widened: impl Fn(T) -> f32,
+) {
+    // As many columns at a time as stay in registers.
+    for (at, sums) in sums.chunks_mut(64).enumerate() {
+        let first = first + 64 * at;
+        for row in rows.clone() {
+            let values = &matrix.row(row)[first..first + sums.len()];
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += widened(*value));
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Packing bf16: words of two neighbours in k, the first in the lower half.
 
-use super::{PANEL_COLS, PanelBlock, fallback};
+use super::{Lhs, PANEL_COLS, PanelBlock, fallback};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
+use half::bf16;
 use headlong_device::MatRef;
+use headlong_device::bf16::expand;
 use headlong_device::simd::{Isa, isa};
 use headlong_device::vectorized;
 use std::mem::MaybeUninit;
@@ -15,28 +17,57 @@ pub const BAND_ROWS: usize = 256;
 /// Most words of a packed row: 128 of them take a quarter of a second-level cache of 1 MiB.
 pub const BAND_WORDS: usize = 512;
 
+/// Words of a band at most.
+pub const BAND_ELEMENTS: usize = BAND_ROWS * BAND_WORDS;
+
 /// Words from one packed row to the next: not a multiple of 2 KiB, which all rows of a microtile
 /// would share their sets by.
 pub const BAND_STRIDE: usize = BAND_WORDS + 16;
 
-/// Packs the words `words` of the rows `rows` of `matrix`, [`BAND_STRIDE`] apart.
+/// Packed rows on the stack, in whole cache lines.
+#[repr(C, align(64))]
+pub struct Band([MaybeUninit<f32>; BAND_ROWS * BAND_STRIDE]);
+
+impl Band {
+    pub const fn new() -> Self {
+        Self([MaybeUninit::uninit(); BAND_ROWS * BAND_STRIDE])
+    }
+}
+
+/// Packs the words `words` of the rows `rows` of `A`, [`BAND_STRIDE`] apart: f32 as words, bf16 as
+/// numbers of f32.
 pub fn pack_band(
-    matrix: MatRef<'_>,
+    lhs: Lhs<'_>,
     rows: Range<usize>,
     words: Range<usize>,
-    packed: &mut MaybeUninit<[f32; BAND_ROWS * BAND_STRIDE]>,
+    packed: &mut Band,
 ) -> *const f32 {
     assert!(rows.len() <= BAND_ROWS && words.len() <= BAND_WORDS, "a band fits its buffer");
-    let start = packed.as_mut_ptr().cast::<f32>();
-    let numbers = numbers_of(&words, matrix.cols());
-    let filled = numbers.len().div_ceil(2);
+    let start = packed.0.as_mut_ptr().cast::<f32>();
     for (at, row) in rows.enumerate() {
         // SAFETY: row `at` lies inside the buffer, with room for all words.
-        unsafe {
-            let target = start.add(at * BAND_STRIDE);
-            pair_neighbours::<false>(&matrix.row(row)[numbers.clone()], target);
-            target.add(filled).write_bytes(0, words.len() - filled);
-        };
+        let target = unsafe { start.add(at * BAND_STRIDE) };
+        match lhs {
+            Lhs::Rows(matrix) => {
+                let numbers = numbers_of(&words, matrix.cols());
+                let filled = numbers.len().div_ceil(2);
+                // SAFETY: as above.
+                unsafe {
+                    pair_neighbours::<false>(&matrix.row(row)[numbers], target);
+                    target.add(filled).write_bytes(0, words.len() - filled);
+                }
+            }
+            Lhs::Words(matrix) => {
+                let numbers = &matrix.row(row)[2 * words.start..2 * words.end];
+                assert!(numbers.len() <= BAND_STRIDE, "a row fits its buffer");
+                // SAFETY: as above; zeros are written before they are a list.
+                unsafe {
+                    target.write_bytes(0, numbers.len());
+                    expand(numbers, std::slice::from_raw_parts_mut(target, numbers.len()));
+                }
+            }
+            Lhs::Columns(_) => unreachable!("columns are packed as strips"),
+        }
     }
     start
 }
@@ -110,6 +141,54 @@ pub unsafe fn pair_rows<const VECTORS: usize, const ROUND: bool>(
                     _ => fallback::pair_row::<ROUND>(low, high, words),
                 }
             }
+        }
+    }
+}
+
+vectorized! {
+    /// As [`pair_rows`], of bf16, as rows of `width` words.
+    pub fn pair_bf16_rows(
+        matrix: MatRef<'_, bf16>,
+        words: Range<usize>,
+        cols: Range<usize>,
+        width: usize,
+        target: &mut [MaybeUninit<f32>],
+    ) {
+        let rows = numbers_of(&words, matrix.rows());
+        for (low, words) in rows.clone().step_by(2).zip(target.chunks_exact_mut(width)) {
+            let (words, rest) = words.split_at_mut(cols.len());
+            rest.iter_mut().for_each(|word| _ = word.write(0.0));
+            let row = |row: usize| &matrix.row(row)[cols.clone()];
+            let upper = |number: bf16| u32::from(number.to_bits()) << 16;
+            match low + 1 < rows.end {
+                true => {
+                    for ((word, low), high) in words.iter_mut().zip(row(low)).zip(row(low + 1)) {
+                        word.write(f32::from_bits(upper(*high) | u32::from(low.to_bits())));
+                    }
+                }
+                false => {
+                    for (word, low) in words.iter_mut().zip(row(low)) {
+                        word.write(f32::from_bits(u32::from(low.to_bits())));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The rows `rows` of the columns `cols` as numbers of f32, in rows of `width`, zeros beyond.
+    pub fn widen_bf16_rows(
+        matrix: MatRef<'_, bf16>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        width: usize,
+        target: &mut [MaybeUninit<f32>],
+    ) {
+        for (row, target) in rows.zip(target.chunks_exact_mut(width)) {
+            let (numbers, rest) = target.split_at_mut(cols.len());
+            for (to, number) in numbers.iter_mut().zip(&matrix.row(row)[cols.clone()]) {
+                to.write(headlong_device::bf16::widen(*number));
+            }
+            rest.iter_mut().for_each(|to| _ = to.write(0.0));
         }
     }
 }

@@ -3,7 +3,8 @@
 
 use super::{Call, Model};
 use crate::error::{Error, Result};
-use headlong_device::{Mat, Stream};
+use half::bf16;
+use headlong_device::{DType, Mat, MatRef, Stream};
 use headlong_mlp::finite::{FindArgs, Found, Looked, MAX_MATRICES, NONE};
 use headlong_mlp::mlp::Mlp;
 
@@ -14,6 +15,11 @@ const SLOT_ALIGN: usize = 16;
 struct Made {
     mat: Mat,
     places: usize,
+}
+
+/// The first row with an element that is `odd`.
+fn first_row<T>(mat: MatRef<'_, T>, odd: impl Fn(&T) -> bool) -> Option<usize> {
+    (0..mat.rows()).find(|&row| mat.row(row).iter().any(&odd))
 }
 
 impl Model {
@@ -71,9 +77,9 @@ impl Model {
             let cols = mat.cols() / places.max(1);
             (0..places).map(move |place| mat.columns(place * cols, cols)).collect::<Vec<_>>()
         });
-        let sample = |mat: &Mat| {
-            let mat = mat.read::<f32>();
-            (0..mat.view().rows()).find(|&row| mat.row(row).iter().any(|value| !value.is_finite()))
+        let sample = |mat: &Mat| match mat.dtype() {
+            DType::Bf16 => first_row(mat.read().view(), |value: &bf16| !value.is_finite()),
+            _ => first_row(mat.read().view(), |value: &f32| !value.is_finite()),
         };
         let found = self
             .place_names()
