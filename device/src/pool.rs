@@ -2,7 +2,10 @@
 //!
 //! Tiles are handed out dynamically from a shared counter: with a neighbour on one core, the other
 //! thread simply takes more of them, where a static split would wait for the slow one at every
-//! layer. Which thread takes a tile never changes a result: ops cut their work only by shape.
+//! layer. Where that is not enough, the caller works alone for a while ([`balance`]). Which thread
+//! takes a tile never changes a result: ops cut their work only by shape.
+
+mod balance;
 
 use crate::error::{DeviceError, Result};
 use crate::simd::Limit;
@@ -11,6 +14,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
+
+use balance::{Balance, Done};
 
 /// Turns spent looking for a new job before a worker sleeps: layers of one step follow each other
 /// within microseconds.
@@ -23,6 +29,8 @@ pub struct Pool {
     workers: Vec<JoinHandle<()>>,
     /// Whether a caller's job is running; a second caller meanwhile works without the pool.
     taken: AtomicBool,
+    /// Of those who take the pool; none where tasks wait for each other, which need all threads.
+    balance: Option<Mutex<Balance>>,
 }
 
 /// What callers and workers share. Jobs are handed over without a lock; one is taken only to sleep,
@@ -130,7 +138,8 @@ impl Pool {
         while shared.started.load(Ordering::Acquire) < workers.len() {
             std::thread::yield_now();
         }
-        Self { shared, workers, taken: AtomicBool::new(false) }
+        let balance = Some(Mutex::default());
+        Self { shared, workers, taken: AtomicBool::new(false), balance }
     }
 
     /// Exactly so many threads, for tasks that wait for each other.
@@ -138,7 +147,8 @@ impl Pool {
     /// # Errors
     /// [`DeviceError::Threads`]: the system gives fewer.
     pub fn exactly(threads: usize) -> Result<Self> {
-        let pool = Self::new(threads);
+        let mut pool = Self::new(threads);
+        pool.balance = None;
         if pool.threads() == threads.max(1) {
             Ok(pool)
         } else {
@@ -166,10 +176,22 @@ impl Pool {
             return;
         }
         let turn = Turn(&self.taken);
+        let mut balance = self.balance.as_ref().map(|balance| lock(balance));
+        if balance.as_mut().is_some_and(|balance| balance.is_alone()) {
+            (0..tasks).for_each(body);
+            return;
+        }
+        let begin = Instant::now();
         let finish = Finish(&self.shared.gate);
         self.shared.start(tasks, body);
-        take_tasks(&self.shared.next_task, tasks, body);
+        let own = take_tasks(&self.shared.next_task, tasks, body);
+        let worked = begin.elapsed();
         drop(finish);
+        if let Some(balance) = &mut balance {
+            let now = Instant::now();
+            balance.note(&Done { tasks: (tasks, own), times: (worked, now - begin) }, now);
+        }
+        drop(balance);
         let panicked = self.shared.panicked.load(Ordering::Relaxed);
         drop(turn);
         assert!(!panicked, "a task of the pool panicked");
@@ -279,7 +301,7 @@ impl Shared {
 
     fn wake_all(&self) {
         // No worker is between its search for a job and its sleep once the lock was held.
-        drop(lock_sleep(&self.sleep));
+        drop(lock(&self.sleep));
         self.wake.notify_all();
     }
 
@@ -291,7 +313,7 @@ impl Shared {
             }
             std::hint::spin_loop();
         }
-        let mut guard = lock_sleep(&self.sleep);
+        let mut guard = lock(&self.sleep);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let is_stopped = || self.stop.load(Ordering::SeqCst);
         while self.gate.0.load(Ordering::SeqCst) >> JOB == seen && !is_stopped() {
@@ -302,17 +324,20 @@ impl Shared {
     }
 }
 
-fn lock_sleep(sleep: &Mutex<()>) -> MutexGuard<'_, ()> {
-    sleep.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn take_tasks(next: &AtomicUsize, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+/// Returns how many it took.
+fn take_tasks(next: &AtomicUsize, tasks: usize, body: &(dyn Fn(usize) + Sync)) -> usize {
+    let mut taken = 0;
     loop {
         let task = next.fetch_add(1, Ordering::Relaxed);
         if task >= tasks {
-            return;
+            return taken;
         }
         body(task);
+        taken += 1;
     }
 }
 

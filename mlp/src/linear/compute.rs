@@ -20,7 +20,8 @@ pub enum Compute {
     /// f16, likewise. Gradients below 2⁻²⁴ are lost unless the loss is scaled. Devices only.
     F16,
     /// f32, of what was rounded as in [`Self::Bf16`] or [`Self::F16`]: the processor's way. Biases
-    /// are not rounded. Products of bf16 are added up in pairs ([`FactorType::Bf16`]).
+    /// are not rounded. Products of bf16 are added up in pairs ([`FactorType::Bf16`]). A perceptron
+    /// stores in 16 bits what lies between its layers, where the processor multiplies bf16.
     Rounded(Rounding),
     /// As [`Self::Rounded`] to bf16, with products added up in tiles ([`FactorType::Bf16Tiles`]).
     RoundedTiles,

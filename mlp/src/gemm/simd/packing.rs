@@ -194,7 +194,8 @@ vectorized! {
             }
             if epilogue.relu {
                 // What is not a number passes.
-                values.iter_mut().for_each(|value| *value = if 0.0 > *value { 0.0 } else { *value });
+                let relu = |value: f32| if 0.0 > value { 0.0 } else { value };
+                values = values.map(relu);
             }
             if let Some(mask) = epilogue.mask {
                 let mask = &mask.row(tile.first_row + row)[col..col + cols];

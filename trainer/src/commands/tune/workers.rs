@@ -131,7 +131,14 @@ fn start(job: Job) -> Result<Running> {
     let config = folder.join(CONFIG);
     write_file(&config, &job.config.to_commented_toml())?;
     let output = folder.join(SAID);
-    let output = File::create(&output).map_err(Error::io("write", &output))?;
+    // Made anew: a link that lies there is not followed.
+    match std::fs::remove_file(&output) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Error::io("replace", &output)(error));
+        }
+        _ => {}
+    }
+    let output = File::create_new(&output).map_err(Error::io("write", &output))?;
     let mut command =
         command_line::again().map_err(Error::failed("finding this program's own file"))?;
     command.args(["train", "--resume", "--config"]).arg(&config);
