@@ -179,7 +179,7 @@ impl Admission {
         for (index, column) in admission.columns.iter_mut().enumerate() {
             let rows = column.rows;
             column
-                .load_from(&mut input)
+                .load_from(&mut input, min_count)
                 .ok_or_else(|| bad(format!("table {index} of {rows} rows differs")))?;
         }
         if !input.bytes.is_empty() {
@@ -270,23 +270,37 @@ impl ColumnState {
         }
     }
 
-    /// Reads what `append_to` wrote; `None` if it is not of a table of as many rows.
-    fn load_from(&mut self, input: &mut Input<'_>) -> Option<()> {
+    /// Reads what `append_to` wrote; `None` if it is not of a table of as many rows, of which each
+    /// that is in use belongs to one id.
+    fn load_from(&mut self, input: &mut Input<'_>, min_count: u32) -> Option<()> {
         let rows = input.u64()?;
         self.next_row = input.u64()?;
         self.missing = input.u32()?;
         let num_entries = input.u64()?;
-        if rows != self.rows || !(1..=rows).contains(&self.next_row) {
+        // The shared row, that of missing values, and one for each entry that is there.
+        let most_used = 2 + num_entries.min(input.bytes.len() as u64 / 8);
+        if rows != self.rows || !(1..=rows.min(most_used)).contains(&self.next_row) {
             return None;
         }
+        let mut given = vec![false; self.next_row as usize];
+        let mut num_given = 1;
+        let mut take = |entry: u32| {
+            let row = row_of(entry);
+            let is_new = row > 0 && !std::mem::replace(given.get_mut(row as usize)?, true);
+            num_given += u64::from(is_new);
+            (is_new || row == 0 && (entry & ADMITTED != 0 || entry < min_count)).then_some(())
+        };
+        take(self.missing)?;
+        let mut last = None;
         for _ in 0..num_entries {
             let (id, entry) = (input.u32()?, input.u32()?);
-            if entry == 0 || row_of(entry) >= self.next_row {
+            if entry == 0 || last.replace(id).is_some_and(|last| last >= id) {
                 return None;
             }
+            take(entry)?;
             *self.ids.get_mut(id) = entry;
         }
-        Some(())
+        (num_given == self.next_row).then_some(())
     }
 }
 

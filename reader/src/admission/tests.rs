@@ -92,6 +92,40 @@ proptest! {
     }
 }
 
+/// The checksum fits, as that of a file that was made on purpose does.
+#[test]
+fn a_state_that_contradicts_itself_is_refused() {
+    let state = |next_row: u64, missing: u32, entries: &[(u32, u32)]| {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend([2_u32, 1].into_iter().flat_map(u32::to_le_bytes));
+        bytes.extend([100, next_row].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(missing.to_le_bytes());
+        bytes.extend((entries.len() as u64).to_le_bytes());
+        bytes.extend(
+            entries.iter().flat_map(|(id, entry)| [*id, *entry]).flat_map(u32::to_le_bytes),
+        );
+        let checksum = xxh3_64(&bytes);
+        bytes.extend(checksum.to_le_bytes());
+        Admission::from_bytes(&bytes, 2, &[100])
+    };
+    let row = |row: u32| ADMITTED | row;
+    assert!(state(3, row(2), &[(7, row(1)), (8, 1), (9, row(0))]).is_ok());
+    assert!(state(1, 0, &[]).is_ok() && state(2, row(1), &[]).is_ok());
+    for (next_row, missing, entries, what) in [
+        (3, row(5), &[(7, row(1))][..], "the row of missing values is beyond the table's"),
+        (3, 0, &[(7, row(1)), (8, row(1))], "two ids have a row"),
+        (2, row(1), &[(7, row(1))], "an id and missing values have a row"),
+        (3, 0, &[(7, row(1))], "a row in use is no one's"),
+        (2, 0, &[(7, row(1)), (7, 1)], "an id comes twice"),
+        (2, 0, &[(8, row(1)), (7, 1)], "ids fall"),
+        (2, 0, &[(7, row(1)), (8, 2)], "an id was seen often and not admitted"),
+        (2, 0, &[(7, row(1)), (8, FORGOTTEN)], "an id is marked as forgotten"),
+        (1 << 31, 0, &[(7, row(1))], "more rows are in use than there are ids"),
+    ] {
+        assert!(state(next_row, missing, entries).is_err(), "{what}");
+    }
+}
+
 #[test]
 fn damaged_or_foreign_state_is_refused() {
     let mut admission = Admission::new(2, &[30]).unwrap();
