@@ -321,6 +321,7 @@ fn read_slurm(variables: &Variables) -> Result<Option<Found>> {
     let local = variables.number("SLURM_LOCALID")?.zip(local_size);
     if let Some((local_rank, local_size)) = local {
         check_below("SLURM_LOCALID", local_rank, "SLURM_STEP_TASKS_PER_NODE", local_size)?;
+        check_local_size("SLURM_STEP_TASKS_PER_NODE", local_size, names.1, size)?;
     }
     let launcher = Launcher::Slurm;
     Ok(Some(Found { launcher, rank, world_size: size, local, names, has_slurm_nodes: true }))

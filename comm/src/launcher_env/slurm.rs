@@ -16,14 +16,15 @@ pub fn tasks_on_node(variables: &Variables) -> Result<Option<usize>> {
             format!("is `{list}`, expected counts such as `4(x3),2` that reach node {node}"),
         )
     };
-    let mut first_node = 0;
+    let mut first_node = 0_usize;
     for part in list.split(',') {
         let (tasks, nodes) = match part.split_once("(x") {
             Some((tasks, nodes)) => (tasks, nodes.trim_end_matches(')')),
             None => (part, "1"),
         };
         let tasks: usize = tasks.parse().map_err(|_| wrong())?;
-        first_node += nodes.parse::<usize>().map_err(|_| wrong())?;
+        let nodes = nodes.parse::<usize>().map_err(|_| wrong())?;
+        first_node = nodes.checked_add(first_node).ok_or_else(wrong)?;
         if node < first_node {
             return Ok(Some(tasks));
         }

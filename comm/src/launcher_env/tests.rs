@@ -374,6 +374,27 @@ fn slurm_lists() {
             "node {node}"
         );
     }
+    // The sum of its nodes wraps.
+    let list = format!("1(x{}),1(x7)", usize::MAX);
+    let environment = map(&[("SLURM_STEP_TASKS_PER_NODE", &list), ("SLURM_NODEID", "5")]);
+    assert_eq!(slurm::tasks_on_node(&Variables::new(&environment)).unwrap(), Some(1));
+    let list = format!("1(x6),1(x{})", usize::MAX);
+    let environment = map(&[("SLURM_STEP_TASKS_PER_NODE", &list), ("SLURM_NODEID", "6")]);
+    assert!(slurm::tasks_on_node(&Variables::new(&environment)).is_err());
+}
+
+#[test]
+fn a_node_of_more_ranks_than_the_step_has_is_refused() {
+    let text = refusal(&[
+        ("SLURM_PROCID", "5"),
+        ("SLURM_STEP_NUM_TASKS", "8"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_STEP_TASKS_PER_NODE", "9"),
+        ("SLURM_NODEID", "0"),
+        ("SLURM_LOCALID", "5"),
+        ("SLURM_STEP_NODELIST", "gnode1"),
+    ]);
+    assert!(text.contains("SLURM_STEP_TASKS_PER_NODE: is 9, more than"), "{text}");
 }
 
 #[test]
