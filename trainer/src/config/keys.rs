@@ -228,7 +228,13 @@ fn likeness(word: &str, known: &str) -> f64 {
     similarity(word, known).max(if is_part { 0.85 } else { 0.0 })
 }
 
+/// Words that are longer are none that was mistyped, and to compare them takes long.
+const LONGEST: usize = 100;
+
 fn similarity(one: &str, other: &str) -> f64 {
+    if one.len() > LONGEST {
+        return 0.0;
+    }
     strsim::normalized_damerau_levenshtein(one, other)
 }
 
@@ -278,6 +284,10 @@ mod tests {
         ] {
             assert_eq!(nearest_key(written), meant, "{written}");
         }
+        // A second of them, before words had a bound.
+        let begin = std::time::Instant::now();
+        assert_eq!(nearest_key(&format!("eval.{}", "e".repeat(1 << 20))), None);
+        assert!(begin.elapsed().as_secs() < 10);
         assert_eq!(
             nearest("kaggle", ["tiny", "criteo-sample", "criteo-kaggle"].into_iter()),
             Some("criteo-kaggle")
