@@ -5,6 +5,6 @@ mod checkpoint_manifest;
 mod criteo_line;
 mod rendezvous_frame;
 
-pub use checkpoint_manifest::checkpoint_manifest;
+pub use checkpoint_manifest::{checkpoint_manifest, signed_manifest};
 pub use criteo_line::criteo_line;
-pub use rendezvous_frame::rendezvous_frame;
+pub use rendezvous_frame::{control_stream, rendezvous_frame};

@@ -4,14 +4,18 @@ mod arrays;
 mod checksummed;
 mod columns;
 mod packed;
+mod peers;
 mod planted;
 mod read;
 mod rows;
 mod settings;
+mod shards;
+mod state;
 
 use crate::mutate;
 use crate::random::Random;
 use std::path::Path;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Files of an input, by name; what is read from memory has one.
 pub type Files = Vec<(String, Vec<u8>)>;
@@ -30,6 +34,9 @@ pub struct Subject {
     pub good: fn(&Path) -> anyhow::Result<Vec<Files>>,
     /// A damaged one: of one of the good inputs, in a way that the numbers decide.
     pub damage: fn(&[Files], &mut Random) -> Files,
+    /// Corrects checksums and lengths of the first file, whatever its bytes: libFuzzer damages
+    /// without knowing the format.
+    pub seal: fn(&mut Vec<u8>),
     /// Whether the reader wants files in its folder.
     pub on_disk: bool,
     /// Reads the files, which lie in the folder where the reader wants it.
@@ -46,16 +53,30 @@ pub const SUBJECTS: &[Subject] = &[
     rows::LINES,
     arrays::NPY,
     arrays::NPZ,
+    arrays::ARRAY,
+    arrays::ARCHIVE,
     arrays::RECORDS,
     checksummed::HEADLONG,
     checksummed::DICTIONARY,
     checksummed::MANIFEST,
+    shards::CHECKPOINT,
     columns::PARQUET,
+    state::STATISTICS,
+    state::ADMISSION,
+    state::COUNTS,
+    state::HISTORY,
+    state::TRIALS,
     settings::SPECIFICATION,
+    settings::FEATURES,
     settings::CONFIGURATION,
+    settings::SETTINGS,
+    settings::SPACE,
     settings::CLUSTER,
     settings::TUNING,
-    settings::FRAMES,
+    peers::FRAMES,
+    peers::CONTROL,
+    peers::HEADS,
+    peers::LAUNCHER,
 ];
 
 /// What the tests of the watcher plant: each goes wrong at seed 3.
@@ -95,6 +116,25 @@ fn damage_text(good: &[Files], random: &mut Random) -> Files {
 /// The first file of each of `good`, as text to take lines from.
 fn texts(good: &[Files]) -> Vec<&[u8]> {
     good.iter().flat_map(|files| files.first()).map(|(_, bytes)| &bytes[..]).collect()
+}
+
+/// For formats without checksums.
+fn as_it_is(_: &mut Vec<u8>) {}
+
+/// Makes the last eight bytes the checksum of what is before them.
+fn seal_end(bytes: &mut Vec<u8>) {
+    if let Some((content, checksum)) = bytes.split_last_chunk_mut::<8>() {
+        *checksum = xxh3_64(content).to_le_bytes();
+    }
+}
+
+/// Sees that an error names `file`.
+fn named<T, E: std::fmt::Display>(read: Result<T, E>, file: &str) -> Result<T, E> {
+    if let Err(error) = &read {
+        let text = error.to_string();
+        assert!(text.contains(file), "it does not name {file}: {text}");
+    }
+    read
 }
 
 /// What is wrong, as text.

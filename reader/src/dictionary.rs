@@ -33,6 +33,18 @@ pub(crate) use runs::{
     ENTRY_BYTES, MAX_MERGED_RUNS, Run, merge_into_columns, merge_into_run, write_run,
 };
 
+/// Entries of each column of a file of counts in memory, which is whole; `path` is for messages.
+///
+/// # Errors
+/// [`ReaderError::Format`](crate::ReaderError::Format) if it is not whole.
+pub fn look_at_counts(
+    path: &std::path::Path,
+    bytes: &[u8],
+    num_columns: usize,
+) -> crate::Result<Vec<u64>> {
+    Run::look_at(path, bytes, num_columns)
+}
+
 const AHEAD: usize = 12;
 /// The most rows of a table: rows are kept in 32 bits.
 pub const MAX_DICTIONARY_ROWS: u64 = u32::MAX as u64;

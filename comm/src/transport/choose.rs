@@ -107,6 +107,16 @@ struct Word {
     network: std::result::Result<(), String>,
 }
 
+/// What a rank has told of itself, read and written again: for programs that try any bytes.
+///
+/// # Errors
+/// Why they are no such word.
+#[doc(hidden)]
+pub fn word_again(bytes: &[u8]) -> std::result::Result<Vec<u8>, String> {
+    let word: Word = serde_json::from_slice(bytes).map_err(|error| readable(&error.to_string()))?;
+    Ok(serde_json::to_vec(&word).expect("words are plain data, written to memory"))
+}
+
 /// Can, or why not.
 type Verdict = std::result::Result<(), String>;
 

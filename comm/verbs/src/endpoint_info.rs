@@ -72,6 +72,16 @@ impl EndpointInfo {
     }
 }
 
+/// What a peer has told, read and written again: for programs that try any bytes.
+///
+/// # Errors
+/// Why they are no endpoint info.
+#[doc(hidden)]
+pub fn info_again(bytes: &[u8]) -> Result<Vec<u8>, String> {
+    EndpointInfo::from_bytes(bytes)
+        .map(|info| serde_json::to_vec(&info).expect("endpoint info is plain data"))
+}
+
 /// Where a connection leads, as numbers that collectives carry.
 #[derive(Clone, Copy)]
 pub(crate) struct Way {

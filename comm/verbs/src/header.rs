@@ -41,6 +41,13 @@ impl StripHeader {
     }
 }
 
+/// What a peer has written, read and written again; none if it is no header: for programs that try
+/// any bytes.
+#[doc(hidden)]
+pub fn header_again(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(StripHeader::from_bytes(bytes.first_chunk()?)?.to_bytes().to_vec())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

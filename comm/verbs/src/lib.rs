@@ -41,6 +41,10 @@ mod tests;
 pub use choose::{Choice, choose};
 use connect::queue_pair_settings;
 pub use connect::{available, connect};
+#[doc(hidden)]
+pub use endpoint_info::info_again;
+#[doc(hidden)]
+pub use header::header_again;
 pub use memory_node::memory_node;
 pub use network::VerbsNetwork;
 pub use rails::{VerbsRails, kernels};

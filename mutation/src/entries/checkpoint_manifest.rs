@@ -2,6 +2,15 @@ use headlong::state::checkpoint::Manifest;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
+/// A manifest with this body, whose checksum is right.
+pub fn signed_manifest(body: &[u8]) -> Vec<u8> {
+    let mut signed =
+        format!("{{\n  \"manifest_xxh3_128\": \"{:032x}\",\n", xxh3_128(body)).into_bytes();
+    signed.extend_from_slice(body);
+    signed.push(b'\n');
+    signed
+}
+
 /// No bytes make the parser of a checkpoint's manifest panic, take much memory, or believe a
 /// contradiction.
 ///
@@ -10,11 +19,7 @@ use xxhash_rust::xxh3::xxh3_128;
 pub fn checkpoint_manifest(data: &[u8]) -> bool {
     let file = Path::new("manifest.json");
     let _ = Manifest::parse(file, data);
-    let mut signed =
-        format!("{{\n  \"manifest_xxh3_128\": \"{:032x}\",\n", xxh3_128(data)).into_bytes();
-    signed.extend_from_slice(data);
-    signed.push(b'\n');
-    let Ok(manifest) = Manifest::parse(file, &signed) else { return false };
+    let Ok(manifest) = Manifest::parse(file, &signed_manifest(data)) else { return false };
     // Whatever is believed can be written and is believed again.
     let bytes = manifest.to_bytes();
     let back =

@@ -27,7 +27,7 @@ pub fn rendezvous_frame(data: &[u8]) {
         0 => try_hello(bytes, purpose),
         1 => try_claim(bytes, purpose),
         2 => try_verdict(bytes, purpose),
-        _ => try_control(bytes, usize::from(choice >> 3)),
+        _ => drop(control_stream(bytes, usize::from(choice >> 3))),
     }
 }
 
@@ -84,8 +84,8 @@ fn try_verdict(bytes: &[u8], purpose: Purpose) {
 }
 
 /// A stream in pieces of `piece` bytes gives the same frames, and the same end, as all of it at
-/// once.
-fn try_control(bytes: &[u8], piece: usize) {
+/// once. How many frames that are.
+pub fn control_stream(bytes: &[u8], piece: usize) -> usize {
     let mut whole = Frames::new(RANKS);
     whole.push(bytes);
     let frames = frames_of(&mut whole);
@@ -99,12 +99,13 @@ fn try_control(bytes: &[u8], piece: usize) {
     }
     assert_eq!(slowly, frames);
     assert_eq!(pieces.end(), whole.end());
-    for frame in frames {
+    for frame in &frames {
         let mut again = Frames::new(RANKS);
         again.push(&frame.to_bytes());
-        assert_eq!(again.next_frame(), Some(frame));
+        assert_eq!(again.next_frame().as_ref(), Some(frame));
         assert_eq!((again.next_frame(), again.end()), (None, None));
     }
+    frames.len()
 }
 
 fn frames_of(reader: &mut Frames) -> Vec<Control> {

@@ -1,12 +1,12 @@
 //! numpy's arrays, alone and in archives, and records of fixed size.
 
 use super::read::{data, described, samples, take_files, write};
-use super::{Files, Outcome, Subject, one};
+use super::{Files, Outcome, Subject, as_it_is, named, one, refused};
 use crate::mutate;
 use crate::random::Random;
 use headlong_reader::DenseTransform;
 use headlong_reader::formats::Format;
-use headlong_reader::formats::npy::NpySink;
+use headlong_reader::formats::npy::{NpySink, look_at_archive, look_at_array};
 use headlong_reader::samples::{DenseKind, Hotness};
 use std::io::{Cursor, Read, Write};
 use std::path::Path;
@@ -25,6 +25,7 @@ pub const NPY: Subject = Subject {
         damage_array(&mut files[file].1, random);
         files
     },
+    seal: as_it_is,
     on_disk: true,
     read: read_arrays,
 };
@@ -57,8 +58,56 @@ pub const NPZ: Subject = Subject {
         }
         files
     },
+    seal: as_it_is,
     on_disk: true,
     read: read_arrays,
+};
+
+/// The header of an array by itself, in memory.
+pub const ARRAY: Subject = Subject {
+    name: "array",
+    bound_mib: 16,
+    good: |folder| {
+        let mut all = arrays(folder, &[1, 1, 1], 3)?;
+        all.retain(|(name, _)| name.ends_with(".npy"));
+        Ok(all.into_iter().map(|file| vec![file]).collect())
+    },
+    damage: |good, random| {
+        let mut files = one(good, random);
+        damage_array(&mut files[0].1, random);
+        files
+    },
+    seal: as_it_is,
+    on_disk: false,
+    read: |_, files| {
+        let (name, bytes) = &files[0];
+        let array = named(look_at_array(Path::new(name), bytes), name).map_err(refused)?;
+        let (records, each) = (array.num_bytes.unwrap_or(0), array.record_bytes);
+        assert!(each > 0 && records.is_multiple_of(each) && array.first_byte <= bytes.len() as u64);
+        Ok(())
+    },
+};
+
+/// An archive's directory and the headers of its arrays, in memory.
+pub const ARCHIVE: Subject = Subject {
+    name: "archive",
+    bound_mib: 16,
+    good: |folder| {
+        let mut all = arrays(folder, &[3, 1], 2)?;
+        all.retain(|(name, _)| name.ends_with(".npz"));
+        Ok(vec![all])
+    },
+    damage: NPZ.damage,
+    seal: as_it_is,
+    on_disk: false,
+    read: |_, files| {
+        let (name, bytes) = &files[0];
+        for array in named(look_at_archive(Path::new(name), bytes), name).map_err(refused)? {
+            let end = array.first_byte.checked_add(array.num_bytes.unwrap_or(0));
+            assert!(end.is_some() && array.record_bytes > 0, "{array:?}");
+        }
+        Ok(())
+    },
 };
 
 pub const RECORDS: Subject = Subject {
@@ -76,6 +125,7 @@ pub const RECORDS: Subject = Subject {
         mutate::bytes(&mut files[0].1, random);
         files
     },
+    seal: as_it_is,
     on_disk: true,
     read: |folder, files| {
         let name = &files[0].0;

@@ -1,7 +1,7 @@
 //! Our own files, whose checksums are corrected after damage: data, dictionaries, manifests.
 
 use super::read::{data, described, samples, take_files, write};
-use super::{Subject, damage_text, one, refused};
+use super::{Subject, as_it_is, damage_text, named, one, refused, seal_end};
 use crate::entries::checkpoint_manifest;
 use crate::mutate;
 use crate::random::Random;
@@ -9,6 +9,7 @@ use headlong_reader::DenseTransform;
 use headlong_reader::dictionary::{CountedFile, Dictionary, DictionaryColumn, DictionaryRule};
 use headlong_reader::formats::headlong::{Header, HeadlongSink};
 use headlong_reader::samples::{DenseKind, Hotness};
+use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Blocks of data begin at a multiple of this.
@@ -46,6 +47,7 @@ pub const HEADLONG: Subject = Subject {
         }
         files
     },
+    seal: seal_data,
     on_disk: true,
     read: |folder, files| data(&folder.join(&files[0].0), None, &described(false)),
 };
@@ -93,14 +95,22 @@ pub const DICTIONARY: Subject = Subject {
             let end = bytes.len() - 8;
             mutate::part(bytes, header.end..end, random);
         }
-        let end = bytes.len().saturating_sub(8);
-        let checksum = xxh3_64(&bytes[..end]);
-        bytes.truncate(end);
-        bytes.extend(checksum.to_le_bytes());
+        seal_end(bytes);
         files
     },
-    on_disk: true,
-    read: |folder, files| Dictionary::load(&folder.join(&files[0].0)).map(drop).map_err(refused),
+    seal: seal_end,
+    on_disk: false,
+    read: |_, files| {
+        let (name, bytes) = &files[0];
+        let dictionary = named(Dictionary::from_bytes(Path::new(name), bytes), name);
+        let dictionary = dictionary.map_err(refused)?;
+        let again = Dictionary::from_bytes(Path::new("again"), &dictionary.to_bytes());
+        let again = again.expect("a dictionary that was read is written and read again");
+        assert_eq!(again.columns(), dictionary.columns());
+        assert_eq!((again.rows(), again.rule()), (dictionary.rows(), dictionary.rule()));
+        assert_eq!((again.files(), again.settings()), (dictionary.files(), dictionary.settings()));
+        Ok(())
+    },
 };
 
 pub const MANIFEST: Subject = Subject {
@@ -114,12 +124,43 @@ pub const MANIFEST: Subject = Subject {
         Ok(bodies.map(|body| vec![("manifest.json".to_owned(), body.to_vec())]).to_vec())
     },
     damage: damage_text,
+    seal: as_it_is,
     on_disk: false,
     read: |_, files| match checkpoint_manifest(&files[0].1) {
         true => Ok(()),
         false => Err("not a manifest".to_owned()),
     },
 };
+
+/// Makes the checksums of header, blocks and index fit, as far as the file says where they are.
+fn seal_data(bytes: &mut Vec<u8>) {
+    let Some(tail) = bytes.len().checked_sub(TAIL_BYTES).filter(|tail| *tail >= BLOCKS_FROM) else {
+        return;
+    };
+    let seal = |bytes: &mut Vec<u8>, from: usize, to: usize| {
+        if from <= to && to + 8 <= bytes.len() {
+            let checksum = xxh3_64(&bytes[from..to]).to_le_bytes();
+            bytes[to..to + 8].copy_from_slice(&checksum);
+        }
+    };
+    let first = number_at(bytes, 8).saturating_add(24).checked_next_multiple_of(BLOCKS_FROM);
+    let Some(first) = first.filter(|first| *first <= tail) else { return };
+    seal(bytes, 0, first - 8);
+    let [num_blocks, index] = [8, 16].map(|at| number_at(bytes, tail + at));
+    let mut start = first;
+    for block in 0..num_blocks.min(64) {
+        let place = index.saturating_add(8 * block);
+        if place > tail - 8 {
+            break;
+        }
+        let end = number_at(bytes, place);
+        if let Some(checksum) = end.checked_sub(8).filter(|_| end <= tail) {
+            seal(bytes, start, checksum);
+        }
+        start = end;
+    }
+    seal(bytes, index, tail + 24);
+}
 
 /// The little-endian number at a place of a good file.
 fn number_at(bytes: &[u8], at: usize) -> usize {

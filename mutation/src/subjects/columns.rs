@@ -1,7 +1,7 @@
 //! Parquet: its footer, whose length is corrected, and its pages.
 
 use super::read::{data, described, samples, take_files, write};
-use super::{Subject, one};
+use super::{Subject, as_it_is, one};
 use crate::mutate;
 use crate::random::Random;
 use headlong_reader::DenseTransform;
@@ -51,6 +51,7 @@ pub const PARQUET: Subject = Subject {
         damage(&mut files[0].1, random);
         files
     },
+    seal: as_it_is,
     on_disk: true,
     read: |folder, files| data(&folder.join(&files[0].0), Some(Format::Parquet), &described(false)),
 };

@@ -50,6 +50,11 @@ fn correct(member: &mut [u8]) {
     member[end + 4..].copy_from_slice(&(text.len() as u32).to_le_bytes());
 }
 
+/// The same for whatever bytes.
+pub fn seal_gzip(bytes: &mut Vec<u8>) {
+    correct(bytes);
+}
+
 /// A frame of zstd, or two, with and without a checksum and a length; mostly damaged.
 pub fn zstd(text: &[u8], random: &mut Random) -> Vec<u8> {
     let frame = |text: &[u8], random: &mut Random| {

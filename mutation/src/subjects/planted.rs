@@ -1,6 +1,6 @@
 //! Formats whose reader goes wrong at seed 3, each in its own way: proof that the watcher sees it.
 
-use super::{Outcome, Subject};
+use super::{Outcome, Subject, as_it_is};
 
 /// The seed at which they go wrong.
 const WRONG: &[u8] = b"3";
@@ -15,6 +15,7 @@ const fn planted(
         good: |_| Ok(vec![vec![("seed".to_owned(), Vec::new())]]),
         // The mutants of this name count on: each is its own seed.
         damage: |_, random| vec![("seed".to_owned(), random.seed().to_string().into_bytes())],
+        seal: as_it_is,
         on_disk: true,
         read,
     }

@@ -37,7 +37,7 @@ pub fn data(file: &Path, format: Option<Format>, described: &Described) -> Outco
         let source = convert::open(format, &[file], described)?;
         let end = source.num_samples().unwrap_or(u64::MAX);
         let disk =
-            DiskOptions { block_bytes: 4096, depth: 2, backend: IoChoice::Threads, direct: false };
+            DiskOptions { block_bytes: 4096, depth: 1, backend: IoChoice::Threads, direct: false };
         let mut stream = source.read(Box::new(std::iter::once(0..end)), &disk)?;
         let mut samples = Samples::default();
         while stream.next(&mut samples)? {}

@@ -1,9 +1,8 @@
-//! Text that people write, and frames that peers send.
+//! Text that people write.
 
 use super::read::{data, described, samples, take_files, write};
-use super::{Files, Subject, damage_text, one, refused, texts};
-use crate::entries::rendezvous_frame;
-use crate::mutate;
+use super::{Files, Subject, as_it_is, damage_text, named, refused};
+use headlong::commands::tune::space::Space;
 use headlong::plan::cluster;
 use headlong::plan::{Facts, Plan};
 use headlong::system::machine::Machine;
@@ -11,8 +10,9 @@ use headlong::{Config, Registry};
 use headlong_comm::tuning::Tuning;
 use headlong_reader::DenseTransform;
 use headlong_reader::formats::Format;
-use headlong_reader::formats::split::SplitSink;
+use headlong_reader::formats::split::{FeatureSpec, SplitSink};
 use headlong_reader::samples::{DenseKind, Hotness};
+use std::path::Path;
 
 pub const SPECIFICATION: Subject = Subject {
     name: "specification",
@@ -29,6 +29,7 @@ pub const SPECIFICATION: Subject = Subject {
         Ok(vec![files])
     },
     damage: damage_text,
+    seal: as_it_is,
     on_disk: true,
     read: |folder, _| data(&folder.join("train"), Some(Format::Split), &described(false)),
 };
@@ -57,6 +58,7 @@ pub const CONFIGURATION: Subject = Subject {
         Ok(all.map(|text| vec![("config.toml".to_owned(), text.as_bytes().to_vec())]).to_vec())
     },
     damage: damage_text,
+    seal: as_it_is,
     on_disk: false,
     read: |_, files| {
         let text = text_of(files)?;
@@ -85,6 +87,7 @@ pub const CLUSTER: Subject = Subject {
         Ok(all.map(|text| vec![("cluster.toml".to_owned(), text.as_bytes().to_vec())]).to_vec())
     },
     damage: damage_text,
+    seal: as_it_is,
     on_disk: true,
     read: |folder, files| {
         let path = folder.join(&files[0].0);
@@ -114,6 +117,7 @@ pub const TUNING: Subject = Subject {
         Ok(vec![vec![("tuning.json".to_owned(), text.into_bytes())]])
     },
     damage: damage_text,
+    seal: as_it_is,
     on_disk: false,
     read: |_, files| {
         let tuning = Tuning::read(text_of(files)?).map_err(refused)?;
@@ -125,31 +129,70 @@ pub const TUNING: Subject = Subject {
     },
 };
 
-/// What unauthenticated hosts and peers send while a job comes together, in memory.
-pub const FRAMES: Subject = Subject {
-    name: "frames",
+/// The text of a specification by itself, in memory.
+pub const FEATURES: Subject = Subject {
+    name: "features",
     bound_mib: 16,
     good: |_| {
-        let all = [
-            &include_bytes!("../../../fuzz/seeds/rendezvous_frame/claim")[..],
-            include_bytes!("../../../fuzz/seeds/rendezvous_frame/control"),
-            include_bytes!("../../../fuzz/seeds/rendezvous_frame/hello"),
-            include_bytes!("../../../fuzz/seeds/rendezvous_frame/verdict"),
-        ];
-        Ok(all.map(|bytes| vec![("frame".to_owned(), bytes.to_vec())]).to_vec())
+        let text = include_bytes!("../../../fuzz/seeds/features/two.yaml");
+        Ok(vec![vec![("feature_spec.yaml".to_owned(), text.to_vec())]])
     },
-    damage: |good, random| {
-        let mut files = one(good, random);
-        let bytes = &mut files[0].1;
-        match random.below(3) {
-            0 => mutate::text(bytes, &texts(good), random),
-            _ => mutate::bytes(bytes, random),
-        }
-        files
-    },
+    damage: damage_text,
+    seal: as_it_is,
     on_disk: false,
     read: |_, files| {
-        rendezvous_frame(&files[0].1);
+        let path = Path::new(&files[0].0);
+        let spec = named(FeatureSpec::parse(path, text_of(files)?), &files[0].0);
+        let spec = spec.map_err(refused)?;
+        for path in spec.source_spec.values().flatten().flat_map(|chunk| &chunk.files) {
+            assert!(!Path::new(path).is_absolute() && !path.split('/').any(|part| part == ".."));
+        }
+        Ok(())
+    },
+};
+
+/// Configurations as they are read, without a plan, in memory.
+pub const SETTINGS: Subject = Subject {
+    name: "settings",
+    bound_mib: 64,
+    good: |_| {
+        let all = [
+            "[model]\ndim = 16\nbottom = [32, 16]\ntop = [64, 1]\n[data]\nnum_sparse = 3\n",
+            "[train]\nbatch_size = 128\nepochs = 1.5\n[optimizer]\nname = \"adagrad\"\n",
+            "[data]\ntrain = [\"a\"]\n[[column]]\nname = \"price\"\nbins = 4\n[eval]\nevery = 0.5\n",
+            include_str!("../../../configs/criteo-sample.toml"),
+        ];
+        Ok(all.map(|text| vec![("config.toml".to_owned(), text.as_bytes().to_vec())]).to_vec())
+    },
+    damage: damage_text,
+    seal: as_it_is,
+    on_disk: false,
+    read: |_, files| {
+        let config = Config::from_toml(text_of(files)?, "config.toml").map_err(refused)?;
+        config.validate().map_err(refused)?;
+        let text = config.to_commented_toml();
+        let again = Config::from_toml(&text, "again").map_err(refused);
+        assert_eq!(again.map(|again| again.to_commented_toml()).as_ref(), Ok(&text));
+        Ok(())
+    },
+};
+
+/// What `headlong tune` may try, in memory.
+pub const SPACE: Subject = Subject {
+    name: "space",
+    bound_mib: 64,
+    good: |_| {
+        let text = "[train]\nlr = { log_uniform = [0.001, 0.1] }\nbatch_size = [128, 256]\n\
+                    [model]\nbottom = [[16], [32, 16]]\ninteraction = [\"dot\", \"cat\"]\n";
+        Ok(vec![vec![("space.toml".to_owned(), text.as_bytes().to_vec())]])
+    },
+    damage: damage_text,
+    seal: as_it_is,
+    on_disk: false,
+    read: |_, files| {
+        let read = |text: &str| Space::from_toml(text, "space.toml").map_err(refused);
+        let text = read(text_of(files)?)?.to_toml();
+        assert_eq!(read(&text).map(|again| again.to_toml()).as_ref(), Ok(&text));
         Ok(())
     },
 };

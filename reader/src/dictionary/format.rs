@@ -45,19 +45,28 @@ struct ColumnHeader {
 impl Dictionary {
     /// Writes the dictionary, under a temporary name until it is whole.
     pub fn save(&self, path: &Path) -> Result<()> {
+        write_file(path, |file| self.write(BufWriter::with_capacity(1 << 20, file)))
+    }
+
+    /// The bytes of its file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.write(&mut bytes).expect("memory takes what is written");
+        bytes
+    }
+
+    fn write(&self, output: impl Write) -> io::Result<()> {
         let header = serde_json::to_vec(&self.header())
             .expect("a struct of plain fields always becomes JSON");
-        write_file(path, |file| {
-            let mut output = Hashed::over(BufWriter::with_capacity(1 << 20, file));
-            output.write(MAGIC)?;
-            output.write(&(header.len() as u64).to_le_bytes())?;
-            output.write(&header)?;
-            for column in &self.columns {
-                let words = column.ids.iter().chain(&column.counts);
-                words.into_iter().try_for_each(|word| output.write(&word.to_le_bytes()))?;
-            }
-            output.finish()
-        })
+        let mut output = Hashed::over(output);
+        output.write(MAGIC)?;
+        output.write(&(header.len() as u64).to_le_bytes())?;
+        output.write(&header)?;
+        for column in &self.columns {
+            let words = column.ids.iter().chain(&column.counts);
+            words.into_iter().try_for_each(|word| output.write(&word.to_le_bytes()))?;
+        }
+        output.finish()
     }
 
     fn header(&self) -> Header {

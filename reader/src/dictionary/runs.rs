@@ -54,16 +54,27 @@ impl Run {
     /// # Errors
     /// [`ReaderError::Open`]; [`ReaderError::Format`] if it is not whole.
     pub fn open(path: &Path, num_columns: usize) -> Result<Self> {
+        let failed = |source| ReaderError::Open { file: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        Self::check(file, length, path, num_columns)
+    }
+
+    /// As [`Run::open`], of the `length` bytes of `file`; `path` is for messages.
+    fn check(
+        mut file: impl Read + Seek,
+        length: u64,
+        path: &Path,
+        num_columns: usize,
+    ) -> Result<Self> {
         let bad = |message: String| ReaderError::Format { file: path.to_owned(), message };
         let failed = |source| ReaderError::Open { file: path.to_owned(), source };
-        let mut file = File::open(path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
         let footer_bytes = 8 * num_columns as u64 + 16;
         if length < 8 + footer_bytes {
             return Err(bad(format!("not a whole file of counts: {length} bytes")));
         }
         let mut hasher = Xxh3Default::new();
-        let mut buffer = vec![0; 1 << 20];
+        let mut buffer = vec![0; length.min(1 << 20) as usize];
         let mut rest = length - 8;
         while rest > 0 {
             let part = &mut buffer[..rest.min(1 << 20) as usize];
@@ -80,10 +91,22 @@ impl Run {
         if end != [num_columns as u64, hasher.digest()] {
             return Err(bad("damaged counts: the checksum does not fit".to_owned()));
         }
-        if 8 + entries.iter().sum::<u64>() * ENTRY_BYTES + footer_bytes != length {
+        let all = entries.iter().try_fold(0_u64, |sum, &count| sum.checked_add(count));
+        let all = all.and_then(|all| all.checked_mul(ENTRY_BYTES)?.checked_add(8 + footer_bytes));
+        if all != Some(length) {
             return Err(bad("damaged counts: the numbers of entries do not fit".to_owned()));
         }
         Ok(Self { path: path.to_owned(), entries: entries.to_vec() })
+    }
+
+    /// Entries of each column of a run in memory, once it has been found whole; `path` is for
+    /// messages.
+    ///
+    /// # Errors
+    /// Those of [`Run::open`].
+    pub fn look_at(path: &Path, bytes: &[u8], num_columns: usize) -> Result<Vec<u64>> {
+        let length = bytes.len() as u64;
+        Ok(Self::check(io::Cursor::new(bytes), length, path, num_columns)?.entries)
     }
 
     fn read_column(&self, column: usize) -> Result<RunReader> {

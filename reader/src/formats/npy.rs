@@ -126,10 +126,14 @@ fn field_file(path: &Path, target: Target) -> Result<FieldFile> {
 
 /// The members `0`, `1`, … of an `npz`.
 fn open_members(path: &Path) -> Result<Vec<FieldFile>> {
-    let bad = |message: String| ReaderError::Format { file: path.into(), message };
     let (file, _) = open_regular(path)?;
+    members_of(file, path)
+}
+
+fn members_of(archive: impl Read + Seek, path: &Path) -> Result<Vec<FieldFile>> {
+    let bad = |message: String| ReaderError::Format { file: path.into(), message };
     let mut archive =
-        zip::ZipArchive::new(file).map_err(|error| bad(format!("not an npz: {error}")))?;
+        zip::ZipArchive::new(archive).map_err(|error| bad(format!("not an npz: {error}")))?;
     let num_columns = archive.len();
     if !(1..=MOST_COLUMNS).contains(&num_columns) {
         return Err(bad(format!(
@@ -161,6 +165,24 @@ fn open_members(path: &Path) -> Result<Vec<FieldFile>> {
         members.push(array.field_file(path, Target::Column(column), start));
     }
     Ok(members)
+}
+
+/// Reads the header of an array in memory; `path` is for messages.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn look_at_array(path: &Path, bytes: &[u8]) -> Result<FieldFile> {
+    let mut rest = bytes;
+    Ok(read_header(&mut rest, path, "")?.field_file(path, Target::Dense, 0))
+}
+
+/// Reads the directory of an `npz` in memory, and the headers of its arrays; `path` is for
+/// messages.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn look_at_archive(path: &Path, bytes: &[u8]) -> Result<Vec<FieldFile>> {
+    members_of(std::io::Cursor::new(bytes), path)
 }
 
 impl Array {

@@ -89,13 +89,21 @@ impl FeatureSpec {
     /// Reads the one in `folder`.
     pub fn load(folder: &Path) -> Result<Self> {
         let file = folder.join(SPECIFICATION);
-        let bad = |message: String| ReaderError::Format { file: file.clone(), message };
         let text = read_small_text(&file, MOST_SPECIFICATION_BYTES)
             .map_err(|source| ReaderError::Open { file: file.clone(), source })?;
-        if let Some(line) = first_deep_line(&text) {
+        Self::parse(&file, &text)
+    }
+
+    /// Reads the text of a specification; `file` is for messages.
+    ///
+    /// # Errors
+    /// [`ReaderError::Format`], which names `file`.
+    pub fn parse(file: &Path, text: &str) -> Result<Self> {
+        let bad = |message: String| ReaderError::Format { file: file.to_owned(), message };
+        if let Some(line) = first_deep_line(text) {
             return Err(bad(format!("line {}: nested more than {MOST_DEPTH} deep", line + 1)));
         }
-        let spec: Self = serde_norway::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let spec: Self = serde_norway::from_str(text).map_err(|error| bad(error.to_string()))?;
         let mut files = spec.source_spec.values().flatten().flat_map(|chunk| &chunk.files);
         let leaves = |path: &&String| {
             Path::new(path)

@@ -10,12 +10,12 @@
 //! all other rows   the base and the best, scored with rows that no trial has seen
 //! ```
 
-mod journal;
+pub mod journal;
 mod picture;
 mod plan;
 mod score;
 mod search;
-mod space;
+pub mod space;
 mod table;
 mod workers;
 

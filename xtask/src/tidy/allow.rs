@@ -56,7 +56,13 @@ pub const CRATES: &[Crate] = &[
     },
     Crate {
         package: "headlong-mutation",
-        may_use: &["headlong-reader", "headlong-comm", "headlong"],
+        may_use: &[
+            "headlong-reader",
+            "headlong-embedding",
+            "headlong-comm",
+            "headlong-verbs",
+            "headlong",
+        ],
     },
     Crate { package: "headlong-python", may_use: &["headlong-reader", "headlong"] },
     Crate { package: "xtask", may_use: &[] },

@@ -233,7 +233,7 @@ fn refuse_other(folder: &Path, now: &Asked, then: &Asked) -> Result<()> {
 
 /// The lines of a file, and how many bytes of it are whole lines: a killed process may have left a
 /// part of one.
-fn parse(text: &str, path: &Path) -> Result<(Vec<Line>, usize)> {
+pub fn parse(text: &str, path: &Path) -> Result<(Vec<Line>, usize)> {
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
     let mut lines = Vec::new();
     for (number, line) in text[..whole].lines().enumerate() {
