@@ -5,11 +5,14 @@
 //! seed: the same build makes the same bytes of them again.
 //!
 //! Mutation knows the formats: it corrects checksums, lengths and CRCs of what it has damaged, so
-//! that most mutants get past them. `headlong-mutation --help` says how to run it; the bodies of
-//! the libFuzzer targets in `fuzz/` are here, too ([`entries`]).
+//! that most mutants get past them. `headlong-mutation --help` says how to run it.
+//!
+//! There is one list of formats, [`subjects::SUBJECTS`]. `fuzz/` tries the same with bytes that
+//! libFuzzer makes up, guided by what they reach ([`guided`]).
 
 pub mod allocator;
 pub mod entries;
+pub mod guided;
 pub mod mutate;
 pub mod random;
 pub mod subjects;

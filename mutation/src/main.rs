@@ -1,8 +1,9 @@
 //! ```text
 //! headlong-mutation run [--format NAME]... [--mutants N] [--first SEED] [--jobs N]
-//!     [--limit-s S] [--keep FOLDER]
+//!     [--limit-s S] [--seconds S] [--keep FOLDER]
 //! headlong-mutation read NAME [--first SEED] [--mutants N]
 //! headlong-mutation write NAME SEED FOLDER
+//! headlong-mutation seeds NAME FOLDER
 //! headlong-mutation formats
 //! ```
 //!
@@ -17,6 +18,9 @@ use headlong_mutation::worker;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// Longer than any run.
+const WEEK_S: f64 = 7.0 * 24.0 * 3600.0;
 
 #[global_allocator]
 static ALLOCATOR: PeakAllocator = PeakAllocator;
@@ -47,6 +51,9 @@ enum Action {
         /// Seconds that a mutant may take.
         #[arg(long, default_value_t = 20.0)]
         limit_s: f64,
+        /// Seconds that each format may take; what is not read by then is left out.
+        #[arg(long, default_value_t = WEEK_S)]
+        seconds: f64,
         /// Where mutants that are findings are kept.
         #[arg(long, default_value = "target/mutants")]
         keep: PathBuf,
@@ -71,6 +78,13 @@ enum Action {
         /// Where to.
         folder: PathBuf,
     },
+    /// Writes the first file of each good input, as a corpus to begin with for `fuzz/`.
+    Seeds {
+        /// Their format.
+        format: String,
+        /// Where to.
+        folder: PathBuf,
+    },
     /// Names the formats, with the memory that a mutant may take.
     Formats,
     /// Reads mutants, in the process that is watched.
@@ -84,6 +98,8 @@ enum Action {
         end: u64,
         /// A folder for what is read.
         folder: PathBuf,
+        /// Seconds after which it ends early.
+        seconds: f64,
     },
 }
 
@@ -108,13 +124,14 @@ fn find(name: &str) -> Result<&'static Subject> {
 /// Does it; false says that there are findings.
 fn run(action: Action) -> Result<bool> {
     match action {
-        Action::Run { formats, mutants, first, jobs, limit_s, keep } => {
+        Action::Run { formats, mutants, first, jobs, limit_s, seconds, keep } => {
             let chosen: Vec<&'static Subject> = match &formats[..] {
                 [] => SUBJECTS.iter().collect(),
                 names => names.iter().map(|name| find(name)).collect::<Result<_>>()?,
             };
             let task = Task {
                 seeds: first..first.saturating_add(mutants),
+                share: Duration::try_from_secs_f64(seconds).context("--seconds")?,
                 jobs,
                 limit: Duration::try_from_secs_f64(limit_s).context("--limit-s")?,
                 keep,
@@ -147,14 +164,27 @@ fn run(action: Action) -> Result<bool> {
             worker::write_files(&subjects::mutant(subject, &good, seed), &folder)?;
             Ok(true)
         }
+        Action::Seeds { format, folder } => {
+            let subject = find(&format)?;
+            let place = tempfile::tempdir()?;
+            for (index, mut files) in
+                worker::good_inputs(subject, place.path())?.into_iter().enumerate()
+            {
+                files.truncate(1);
+                files[0].0 = format!("good-{index}");
+                worker::write_files(&files, &folder)?;
+            }
+            Ok(true)
+        }
         Action::Formats => {
             SUBJECTS
                 .iter()
                 .for_each(|subject| println!("{:<15}{:>5} MiB", subject.name, subject.bound_mib));
             Ok(true)
         }
-        Action::Worker { format, first, end, folder } => {
-            worker::work(find(&format)?, first..end, &folder)?;
+        Action::Worker { format, first, end, folder, seconds } => {
+            let share = Duration::try_from_secs_f64(seconds)?;
+            worker::work(find(&format)?, first..end, &folder, share)?;
             Ok(true)
         }
     }

@@ -24,6 +24,8 @@ const MOST_FINDINGS: usize = 20;
 pub struct Task {
     /// The seeds of each format.
     pub seeds: Range<u64>,
+    /// The longest that each format may take: what is left of the seeds then is not read.
+    pub share: Duration,
     /// Formats at a time.
     pub jobs: usize,
     /// The longest that one mutant may take.
@@ -97,12 +99,16 @@ fn one_format(subject: &'static Subject, task: &Task) -> Result<Report> {
     let mut report = Report { name: subject.name, ..Report::default() };
     let mut next = task.seeds.start;
     while next < task.seeds.end && report.findings.len() < MOST_FINDINGS {
+        let left = task.share.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            break;
+        }
         let folder = scratch()?;
         let seeds = next..task.seeds.end.min(next + SEEDS_OF_A_WORKER);
-        let (ended, progress) = one_worker(subject, &seeds, task, folder.path())?;
+        let (ended, progress) = one_worker(subject, &seeds, (task, left), folder.path())?;
         report.add(&progress);
         next = match ended {
-            None => seeds.end,
+            None => progress.seed + 1,
             Some(what) => {
                 report.findings.push(keep(subject, progress.seed, what, task)?);
                 progress.seed + 1
@@ -136,7 +142,7 @@ impl Report {
 fn one_worker(
     subject: &Subject,
     seeds: &Range<u64>,
-    task: &Task,
+    (task, left): (&Task, Duration),
     folder: &Path,
 ) -> Result<(Option<String>, Progress)> {
     let errors = folder.join("errors");
@@ -144,6 +150,7 @@ fn one_worker(
     worker
         .args(["worker", subject.name, &seeds.start.to_string(), &seeds.end.to_string()])
         .arg(folder)
+        .arg(left.as_secs_f64().to_string())
         .env("RUST_BACKTRACE", "0")
         .stderr(File::create(&errors)?);
     let status =

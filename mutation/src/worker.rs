@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a process may hold beyond its format's bound: itself, and windows of zstd, which no
 /// allocator of ours counts.
@@ -60,12 +60,12 @@ impl Progress {
     }
 }
 
-/// Reads the mutants of `seeds`, and ends the process at the first that is a finding; what is wrong
-/// goes to standard error.
+/// Reads the mutants of `seeds`, as many as it comes to in `share`, and ends the process at the
+/// first that is a finding; what is wrong goes to standard error.
 ///
 /// # Errors
 /// Files that cannot be written; the bound of memory.
-pub fn work(subject: &Subject, seeds: Range<u64>, folder: &Path) -> Result<()> {
+pub fn work(subject: &Subject, seeds: Range<u64>, folder: &Path, share: Duration) -> Result<()> {
     // A panic of any thread ends the process, also where a reader would make an error of it. The
     // Parquet reader makes errors of its library's panics before this hook hears of them.
     std::panic::set_hook(Box::new(|panic| {
@@ -77,7 +77,7 @@ pub fn work(subject: &Subject, seeds: Range<u64>, folder: &Path) -> Result<()> {
     fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
     let file = File::create(folder.join(PROGRESS))?;
     let mut progress = Progress::default();
-    let bound = subject.bound_mib + PROCESS_MIB;
+    let (bound, begin) = (subject.bound_mib + PROCESS_MIB, Instant::now());
     for seed in seeds.clone() {
         progress.seed = seed;
         file.write_all_at(&progress.to_bytes(), 0)?;
@@ -106,6 +106,9 @@ pub fn work(subject: &Subject, seeds: Range<u64>, folder: &Path) -> Result<()> {
             "the process held {resident} MiB of memory after {} mutants, the bound is {bound} MiB",
             seed - seeds.start + 1
         );
+        if begin.elapsed() >= share {
+            break;
+        }
     }
     file.write_all_at(&progress.to_bytes(), 0)?;
     Ok(())
