@@ -106,7 +106,7 @@ fn what_was_found_stays_mended() {
     }
 }
 
-/// Numbers were read one unit in the last place beside what was written, before serde_json was
+/// Numbers were read one unit in the last place from what was written, before serde_json was
 /// asked to round: a search that is resumed would compare other scores than one that is not.
 #[test]
 fn results_of_trials_are_read_as_they_were_written() {

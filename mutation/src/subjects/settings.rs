@@ -158,7 +158,7 @@ pub const SETTINGS: Subject = Subject {
     good: |_| {
         let all = [
             "[model]\ndim = 16\nbottom = [32, 16]\ntop = [64, 1]\n[data]\nnum_sparse = 3\n",
-            "[train]\nbatch_size = 128\n[optimizer.dense]\nname = \"adagrad\"\n[eval]\nevery = 0.5\n",
+            "[train]\nbatch_size = 128\n[optimizer.dense]\nname = \"adagrad\"\n",
             include_str!("../../../configs/criteo-sample.toml"),
         ];
         Ok(all.map(|text| vec![("config.toml".to_owned(), text.as_bytes().to_vec())]).to_vec())
@@ -181,7 +181,8 @@ pub const SPACE: Subject = Subject {
     name: "space",
     bound_mib: 64,
     good: |_| {
-        let text = "[train]\nlearning_rate = { log_uniform = [0.001, 0.1] }\nbatch_size = [128, 256]\n\
+        let text = "[train]\nlearning_rate = { log_uniform = [0.001, 0.1] }\n\
+                    batch_size = [128, 256]\n\
                     [model]\nbottom = [[16], [32, 16]]\ninteraction = [\"dot\", \"cat\"]\n";
         Ok(vec![vec![("space.toml".to_owned(), text.as_bytes().to_vec())]])
     },
