@@ -36,7 +36,7 @@ pub struct Subject {
     pub damage: fn(&[Files], &mut Random) -> Files,
     /// Corrects checksums and lengths of the first file, whatever its bytes: libFuzzer damages
     /// without knowing the format.
-    pub seal: fn(&mut Vec<u8>),
+    pub seal: fn(&mut [u8]),
     /// Whether the reader wants files in its folder.
     pub on_disk: bool,
     /// Reads the files, which lie in the folder where the reader wants it.
@@ -119,10 +119,10 @@ fn texts(good: &[Files]) -> Vec<&[u8]> {
 }
 
 /// For formats without checksums.
-fn as_it_is(_: &mut Vec<u8>) {}
+fn as_it_is(_: &mut [u8]) {}
 
 /// Makes the last eight bytes the checksum of what is before them.
-fn seal_end(bytes: &mut Vec<u8>) {
+fn seal_end(bytes: &mut [u8]) {
     if let Some((content, checksum)) = bytes.split_last_chunk_mut::<8>() {
         *checksum = xxh3_64(content).to_le_bytes();
     }

@@ -133,11 +133,11 @@ pub const MANIFEST: Subject = Subject {
 };
 
 /// Makes the checksums of header, blocks and index fit, as far as the file says where they are.
-fn seal_data(bytes: &mut Vec<u8>) {
+fn seal_data(bytes: &mut [u8]) {
     let Some(tail) = bytes.len().checked_sub(TAIL_BYTES).filter(|tail| *tail >= BLOCKS_FROM) else {
         return;
     };
-    let seal = |bytes: &mut Vec<u8>, from: usize, to: usize| {
+    let seal = |bytes: &mut [u8], from: usize, to: usize| {
         if from <= to && to + 8 <= bytes.len() {
             let checksum = xxh3_64(&bytes[from..to]).to_le_bytes();
             bytes[to..to + 8].copy_from_slice(&checksum);

@@ -35,7 +35,7 @@ pub fn gzip(text: &[u8], random: &mut Random) -> Vec<u8> {
 }
 
 /// Makes checksum and length those of what the damaged bytes unpack to, where they unpack.
-fn correct(member: &mut [u8]) {
+pub fn correct(member: &mut [u8]) {
     let Some(end) = member.len().checked_sub(GZIP_TRAILER).filter(|end| *end > GZIP_HEADER) else {
         return;
     };
@@ -48,11 +48,6 @@ fn correct(member: &mut [u8]) {
     crc.update(&text);
     member[end..end + 4].copy_from_slice(&crc.sum().to_le_bytes());
     member[end + 4..].copy_from_slice(&(text.len() as u32).to_le_bytes());
-}
-
-/// The same for whatever bytes.
-pub fn seal_gzip(bytes: &mut Vec<u8>) {
-    correct(bytes);
 }
 
 /// A frame of zstd, or two, with and without a checksum and a length; mostly damaged.
