@@ -1,26 +1,23 @@
 //! The chooser behind `headlong train --auto`: what columns are and how to train, each choice with
 //! its reason.
 //!
-//! [`choose`] looks at summaries of columns, wherever these come from; [`files`] makes them of a
-//! bounded part of the training files. [`Choices::apply`] is all that knows the keys of a
+//! [`choose`] looks at summaries of columns, wherever these come from; [`files`] has them made of
+//! a bounded part of the training files. [`Choices::apply`] is all that knows the keys of a
 //! configuration, and [`text`] prints one with the reasons.
 
 mod bad_rows;
 pub mod files;
 mod kinds;
 mod label;
-mod leak;
-pub mod summary;
 pub mod text;
-pub mod times;
 mod training;
 
 use crate::config::{BinsName, ColumnEntry, Config, DenseTransform};
 use crate::error::{Error, Result};
+use crate::metrics::columns::summary::ColumnSummary;
 use headlong_reader::columns::Bins;
 use headlong_reader::excerpt::OfText;
 use headlong_reader::times::TimePart;
-use summary::ColumnSummary;
 use toml::Value;
 
 /// What is looked at.

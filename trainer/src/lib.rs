@@ -50,8 +50,6 @@ pub mod error;
 #[doc(hidden)]
 pub mod iteration;
 #[doc(hidden)]
-pub mod metrics;
-#[doc(hidden)]
 pub mod plan;
 mod protobuf;
 #[doc(hidden)]
@@ -71,6 +69,9 @@ pub use commands::cli::main_with;
 pub use config::Config;
 pub use error::{Error, Result};
 pub use headlong_embedding::Registry;
+#[doc(hidden)]
+pub use headlong_metrics as metrics;
+#[doc(inline)]
 pub use metrics::EvalMetrics as Metrics;
 pub use run::session::StepOutcome;
 pub use session::{Session, SessionBuilder};

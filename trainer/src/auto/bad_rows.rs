@@ -1,7 +1,7 @@
 //! Rows that `data.on_bad_row = "skip"` will leave out: what a look at data must not judge by.
 
 use super::label::is_called_label;
-use super::summary::{number, truth};
+use crate::metrics::columns::summary::{number, truth};
 use headlong_reader::excerpt::Excerpt;
 use headlong_reader::times::Moment;
 

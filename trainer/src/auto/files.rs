@@ -1,15 +1,14 @@
 //! From training files to choices: a bounded part of them is read.
 
-use super::summary::{ColumnSummary, number, truth};
-use super::{Asked, Choices, Look, bad_rows, choose, label, leak, times};
+use super::{Asked, Choices, Look, bad_rows, choose, label};
 use crate::error::{Error, Result};
+use crate::metrics::columns;
 use headlong_reader::Schema;
 use headlong_reader::convert::detect;
 use headlong_reader::criteo::has_label;
 use headlong_reader::excerpt::{Excerpt, Limits, excerpt};
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
-use headlong_reader::times::TimePart;
 
 /// What was chosen for files, and what they are.
 #[derive(Debug, Clone)]
@@ -57,34 +56,9 @@ fn told(file: &DataFile) -> headlong_reader::Result<Format> {
 }
 
 fn look_at(part: &Excerpt, is_criteo: bool, asked: &Asked<'_>) -> Result<Look> {
-    let mut look =
-        Look { columns: Vec::new(), rows: part.rows_of_all, is_whole: part.is_whole(), is_criteo };
-    for column in &part.columns {
-        let fields = column.fields.iter();
-        let summary = match column.is_list {
-            true => ColumnSummary::of_lists(&column.name, fields),
-            false => ColumnSummary::of(&column.name, fields),
-        };
-        look.columns.push(ColumnSummary { refused: column.refused, ..summary });
-    }
+    let columns = columns::summaries(part);
+    let mut look = Look { columns, rows: part.rows_of_all, is_whole: part.is_whole(), is_criteo };
     let (of_label, _) = label(&look, asked)?;
-    let labels: Vec<bool> =
-        part.columns[of_label].fields.iter().map(|field| truth(field).unwrap_or(false)).collect();
-    for (summary, column) in look.columns.iter_mut().zip(&part.columns) {
-        if summary.is_whole() && !is_criteo {
-            summary.look_at_order(column.fields.iter(), labels.iter().copied());
-        }
-        if let Some(times) = &mut summary.times {
-            let is_had = |of: TimePart| {
-                let others = part.columns.iter().filter(|other| other.name != column.name);
-                let mut others = others.filter(|other| other.fields.len() == labels.len());
-                others.any(|other| times::is_part(column.fields.iter(), other.fields.iter(), of))
-            };
-            times.look_at_labels(column.fields.iter(), &labels, is_had);
-        }
-        if column.refused.is_none() && column.fields.len() == labels.len() {
-            summary.leak = leak::tells(column.fields.iter(), &labels, number);
-        }
-    }
+    columns::look_at_label(&mut look.columns, part, of_label, is_criteo);
     Ok(look)
 }

@@ -1,8 +1,8 @@
 //! What each column is: a number, a category, a list of them, or of no use.
 
-use super::summary::{ColumnSummary, Numbers};
 use super::{ColumnChoice, Kind, NumberChoice};
 use crate::config::DenseTransform;
+use crate::metrics::columns::summary::{ColumnSummary, Numbers};
 use headlong_reader::columns::Bins;
 use headlong_reader::times::TimePart;
 

@@ -1,8 +1,8 @@
 //! Which column is the label, and whether another can be the weight.
 
 use super::Look;
-use super::summary::ColumnSummary;
 use crate::error::{Error, Result};
+use crate::metrics::columns::summary::ColumnSummary;
 
 /// Names of labels, in small letters.
 const NAMES: [&str; 19] = [

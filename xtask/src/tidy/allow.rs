@@ -30,6 +30,7 @@ pub const CRATES: &[Crate] = &[
     Crate { package: "headlong-verbs", may_use: &["headlong-device", "headlong-comm"] },
     Crate { package: "nccl-rs", may_use: &[] },
     Crate { package: "headlong-planner", may_use: &["headlong-device", "headlong-embedding"] },
+    Crate { package: "headlong-metrics", may_use: &["headlong-device", "headlong-reader"] },
     Crate {
         package: "headlong",
         may_use: &[
@@ -39,6 +40,7 @@ pub const CRATES: &[Crate] = &[
             "headlong-mlp",
             "headlong-comm",
             "headlong-verbs",
+            "headlong-metrics",
             "headlong-planner",
         ],
     },

@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn only_the_listed_files_see_two_crates() {
         let text = "use headlong_reader::Batch;\nfn f() { headlong_mlp::loss(); }\n";
-        let found = two_crates("trainer/src/metrics.rs", text, false);
+        let found = two_crates("trainer/src/units.rs", text, false);
         assert_eq!((found.len(), found[0].line), (1, 2));
         assert!(found[0].message.contains("sees mlp and reader"), "{}", found[0].message);
         assert_eq!(two_crates("trainer/src/plan/sizes.rs", text, false), []);
@@ -189,15 +189,15 @@ mod tests {
     #[test]
     fn the_base_crate_and_test_code_do_not_count_as_a_second_crate() {
         let ground = "use headlong_reader::Batch;\nuse headlong_device::Pool;\n";
-        assert_eq!(two_crates("trainer/src/metrics.rs", ground, false), []);
+        assert_eq!(two_crates("trainer/src/units.rs", ground, false), []);
         let tests =
             "use headlong_reader::Batch;\n#[cfg(test)]\nmod tests { use headlong_mlp::Loss; }\n";
-        assert_eq!(two_crates("trainer/src/metrics.rs", tests, false), []);
+        assert_eq!(two_crates("trainer/src/units.rs", tests, false), []);
     }
 
     #[test]
     fn macros_do_not_hide_a_crate() {
         let text = "use headlong_reader::Batch;\nfn f() { vec![headlong_comm::Rank(0)]; }\n";
-        assert_eq!(two_crates("trainer/src/metrics.rs", text, false).len(), 1);
+        assert_eq!(two_crates("trainer/src/units.rs", text, false).len(), 1);
     }
 }

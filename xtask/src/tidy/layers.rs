@@ -11,9 +11,8 @@ use syn::{ItemUse, UseTree};
 use super::Violation;
 use super::source::SourceFile;
 
-const TRAINER: [&str; 14] = [
+const TRAINER: [&str; 13] = [
     "units",
-    "metrics",
     "state",
     "error",
     "system",

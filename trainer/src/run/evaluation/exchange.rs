@@ -71,7 +71,7 @@ pub(crate) fn add_up(communicator: &Communicator, mine: Tally) -> Result<Tally> 
 /// Keys of a rank's runs, evenly spaced.
 fn sample(runs: &Runs, num_ranks: usize) -> Vec<u32> {
     let len = SAMPLES_PER_RANGE * num_ranks;
-    let place = |index: usize| match runs.len() {
+    let place = |index: usize| match runs.num_runs() {
         few if few <= len => index,
         many => index * many / len,
     };
@@ -123,7 +123,7 @@ mod tests {
         let all = run_ranks(&Topology::from_node_sizes(&[parts.len()]), |communicator| {
             let runs = scores(&parts[communicator.rank().0]).runs();
             let received = exchange(communicator, runs)?;
-            let len = received.len();
+            let len = received.num_runs();
             Ok::<_, headlong_comm::CommError>((
                 add_up(communicator, received.in_groups(Tally::of))?,
                 len,

@@ -1,6 +1,6 @@
 //! Whether a column alone tells the label, as one does that is written after the click.
 
-use crate::metrics::Scores;
+use crate::Scores;
 use std::collections::HashMap;
 
 /// From this AUC on.

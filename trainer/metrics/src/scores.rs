@@ -7,7 +7,7 @@
 
 use super::auc::{score_of, sort, sort_key};
 use super::runs::{Group, Runs, not_a_number, power_of_two};
-use crate::metrics::{exact_probability, log_loss};
+use crate::{exact_probability, log_loss};
 use headlong_device::label::parts;
 
 /// Logits and labels of samples, one sortable 32-bit key a sample, a list for each class.
@@ -80,6 +80,7 @@ impl Scores {
         self.weighted.extend_from_slice(&other.weighted);
     }
 
+    /// How many there are.
     pub fn num_samples(&self) -> u64 {
         (self.positives.len() + self.negatives.len() + self.weighted.len()) as u64
             + self.not_numbers[0]
@@ -96,7 +97,7 @@ impl Scores {
     }
 
     /// The runs of all samples, rising.
-    pub(crate) fn runs(&mut self) -> Runs {
+    pub fn runs(&mut self) -> Runs {
         self.sort();
         self.weighted.sort_unstable();
         Runs::new(self.plain().collect(), &self.weighted)
@@ -145,7 +146,7 @@ pub const CALIBRATION_BINS: usize = 15;
 /// Parts of one: of [`Tally::loss`] in a nat, of [`Tally::excess`] in a sample's unit.
 const UNITS: f64 = 18_446_744_073_709_551_616.0;
 /// Words of a [`Tally`] that travels.
-pub(crate) const TALLY_WORDS: usize = WORDS + 2 * (2 + CALIBRATION_BINS);
+pub const TALLY_WORDS: usize = WORDS + 2 * (2 + CALIBRATION_BINS);
 /// Those of numbers of 64 bits.
 const WORDS: usize = 7;
 
@@ -156,7 +157,7 @@ fn bin_of(probability: f64) -> usize {
 
 impl Tally {
     /// Of groups in rising order, one for each logit, whose unit has this exponent.
-    pub(crate) fn of(groups: &mut dyn Iterator<Item = Group>, exponent: i64) -> Self {
+    pub fn of(groups: &mut dyn Iterator<Item = Group>, exponent: i64) -> Self {
         let mut tally = Self { exponent, ..Self::default() };
         for Group { key, positives, negatives, samples } in groups {
             tally.samples += samples;
@@ -189,8 +190,9 @@ impl Tally {
         tally
     }
 
+    /// This and the tally of all higher logits.
     #[must_use]
-    pub(crate) fn and_above(self, above: Self) -> Self {
+    pub fn and_above(self, above: Self) -> Self {
         let [low, high] = [self.not_numbers, above.not_numbers];
         Self {
             samples: self.samples + above.samples,
@@ -208,7 +210,8 @@ impl Tally {
         }
     }
 
-    pub(crate) fn to_words(self) -> [u64; TALLY_WORDS] {
+    /// As it travels.
+    pub fn to_words(self) -> [u64; TALLY_WORDS] {
         let [no, yes] = self.not_numbers;
         let mut words = [0; TALLY_WORDS];
         let (samples, exponent) = (self.samples, self.exponent.cast_unsigned());
@@ -222,7 +225,8 @@ impl Tally {
         words
     }
 
-    pub(crate) fn from_words(words: &[u64]) -> Self {
+    /// The tally that travelled as `words`.
+    pub fn from_words(words: &[u64]) -> Self {
         let wide = |index: usize| {
             let low = WORDS + 2 * index;
             u128::from(words[low]) | u128::from(words[low + 1]) << 64
@@ -246,7 +250,7 @@ impl Tally {
     }
 
     /// Units of all samples: as many as there are samples, where these have no weights.
-    pub(crate) fn num_units(&self) -> u64 {
+    pub fn num_units(&self) -> u64 {
         self.positives + self.negatives + self.not_numbers[0] + self.not_numbers[1]
     }
 
@@ -256,13 +260,13 @@ impl Tally {
     }
 
     /// Units of samples of label 1.
-    pub(crate) fn num_positives(&self) -> u64 {
+    pub fn num_positives(&self) -> u64 {
         self.positives + self.not_numbers[1]
     }
 
     /// Units of samples on the right side of probability one half. What is not a number is not
     /// above it.
-    pub(crate) fn num_right(&self) -> u64 {
+    pub fn num_right(&self) -> u64 {
         self.num_right + self.not_numbers[0]
     }
 
@@ -280,7 +284,7 @@ impl Tally {
 
     /// Sum of the losses in nats, times units; `None` where it is not finite (2^64 and more are
     /// not).
-    pub(crate) fn loss_sum(&self) -> Option<f64> {
+    pub fn loss_sum(&self) -> Option<f64> {
         (self.loss < u128::MAX && !self.has_not_numbers()).then(|| self.loss as f64 / UNITS)
     }
 

@@ -8,18 +8,18 @@
 use super::auc::sort_key;
 
 /// All samples of one logit: its key, those of label 1, those of label 0.
-type Plain = [u32; 3];
+pub type Plain = [u32; 3];
 /// All samples of one logit and one weight: key, bits of the weight, and as before.
-type Weighted = [u32; 4];
+pub type Weighted = [u32; 4];
 
 /// The key of logits that are not a number: above all others.
-pub(crate) fn not_a_number() -> u32 {
+pub fn not_a_number() -> u32 {
     sort_key(f32::NAN)
 }
 
 /// Runs of samples, those of one rank or those of one range of logits.
 #[derive(Clone, Debug)]
-pub(crate) enum Runs {
+pub enum Runs {
     /// Samples of weight 1.
     Plain(Vec<Plain>),
     /// Samples of any weight, the heaviest of which has this one.
@@ -28,10 +28,14 @@ pub(crate) enum Runs {
 
 /// All samples of one logit, counted in units.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
+pub struct Group {
+    /// The key of the logit.
     pub key: u32,
+    /// Units of samples of label 1.
     pub positives: u64,
+    /// Units of samples of label 0.
     pub negatives: u64,
+    /// Samples, whatever they weigh.
     pub samples: u64,
 }
 
@@ -92,7 +96,8 @@ impl Runs {
         Self::Weighted(runs, heaviest)
     }
 
-    pub fn len(&self) -> usize {
+    /// How many there are.
+    pub fn num_runs(&self) -> usize {
         match self {
             Self::Plain(runs) => runs.len(),
             Self::Weighted(runs, _) => runs.len(),
@@ -115,6 +120,7 @@ impl Runs {
         }
     }
 
+    /// Whether a sample has another weight than 1.
     pub fn is_weighted(&self) -> bool {
         matches!(self, Self::Weighted(..))
     }
@@ -184,7 +190,7 @@ pub(super) fn power_of_two(exponent: i64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::metrics::{EvalMetrics, Scores, log_loss, probability};
+    use crate::{EvalMetrics, Scores, log_loss, probability};
     use headlong_device::label;
 
     const COUNT: usize = 300;

@@ -1,14 +1,15 @@
-//! What an evaluation says: AUC, log loss, normalised entropy, accuracy, base rate, calibration.
+//! What an evaluation says: AUC, log loss, normalised entropy, accuracy, base rate, calibration;
+//! and, in [`columns`], what the columns of data say before a training.
 //!
 //! Where samples have weights, each of them is weighted: a sample of weight 2 counts as two of
 //! weight 1, in AUC as in all others, and one of weight 0 as none.
 
 pub mod auc;
-pub(crate) mod runs;
-pub(crate) mod scores;
+pub mod columns;
+pub mod runs;
+pub mod scores;
 
-pub(crate) use scores::TALLY_WORDS;
-pub use scores::{Scores, Tally};
+pub use scores::{Scores, TALLY_WORDS, Tally};
 
 use serde::{Deserialize, Serialize};
 

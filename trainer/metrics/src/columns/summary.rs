@@ -250,7 +250,8 @@ pub fn truth(field: &[u8]) -> Option<bool> {
     headlong_reader::formats::named::label(field).ok().map(|label| label > 0.5)
 }
 
-pub(super) fn number(field: &[u8]) -> Option<f64> {
+/// A field as a number.
+pub fn number(field: &[u8]) -> Option<f64> {
     form(field).1
 }
 

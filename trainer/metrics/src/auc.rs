@@ -7,14 +7,14 @@
 /// Maps a number to an integer of the same order: a < b exactly where key(a) < key(b), and −0 has
 /// the key of +0.
 #[inline]
-pub(crate) fn sort_key(score: f32) -> u32 {
+pub fn sort_key(score: f32) -> u32 {
     // Adding +0 turns −0 into +0 and changes nothing else.
     let bits = (score + 0.0).to_bits();
     if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 }
 }
 
 /// The number that [`sort_key`] gave `key`.
-pub(crate) fn score_of(key: u32) -> f32 {
+pub fn score_of(key: u32) -> f32 {
     f32::from_bits(if key >> 31 == 1 { key & 0x7fff_ffff } else { !key })
 }
 
@@ -25,7 +25,7 @@ const NUM_DIGITS: u32 = 3;
 
 /// Sorts `keys` ascending: least significant digit first, three digits of 11 bits, each skipped
 /// where all keys share it.
-pub(crate) fn sort(keys: &mut Vec<u32>, scratch: &mut Vec<u32>) {
+pub fn sort(keys: &mut Vec<u32>, scratch: &mut Vec<u32>) {
     if keys.len() < RADIX_FROM {
         keys.sort_unstable();
         return;
@@ -58,7 +58,7 @@ pub(crate) fn sort(keys: &mut Vec<u32>, scratch: &mut Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{Scores, auc};
+    use crate::{Scores, auc};
     use proptest::prelude::*;
 
     /// The definition, pair by pair.
