@@ -14,6 +14,7 @@
 use crate::state::checkpoint::{Cause, CheckpointError, CheckpointSource, Tensor};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128;
+use zerocopy::IntoBytes as _;
 
 /// Rows are asked for in portions of about this size.
 pub(crate) const CHUNK_BYTES: u64 = 8 << 20;
@@ -54,9 +55,10 @@ pub(crate) fn read_error(tensor: &str) -> impl FnOnce(Cause) -> CheckpointError 
 
 /// The values as little-endian bytes, in a buffer that is used again.
 pub(crate) fn to_bytes(values: &[f32], bytes: &mut Vec<u8>) {
-    bytes.resize(values.len() * 4, 0);
-    for (bytes, value) in bytes.chunks_exact_mut(4).zip(values) {
-        bytes.copy_from_slice(&value.to_le_bytes());
+    bytes.clear();
+    bytes.extend_from_slice(values.as_bytes());
+    if cfg!(target_endian = "big") {
+        bytes.chunks_exact_mut(4).for_each(<[u8]>::reverse);
     }
 }
 

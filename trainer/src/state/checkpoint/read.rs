@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
+use zerocopy::IntoBytes as _;
 
 /// Manifests above this size are refused unread.
 const MAX_MANIFEST_BYTES: u64 = 256 << 20;
@@ -275,8 +276,10 @@ impl Input {
 
 fn from_bytes(bytes: &[u8], values: &mut Vec<f32>) {
     values.resize(bytes.len() / 4, 0.0);
-    for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
-        *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let len = values.len() * 4;
+    values.as_mut_slice().as_mut_bytes().copy_from_slice(&bytes[..len]);
+    if cfg!(target_endian = "big") {
+        values.as_mut_slice().as_mut_bytes().chunks_exact_mut(4).for_each(<[u8]>::reverse);
     }
 }
 
