@@ -70,17 +70,12 @@ pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
 }
 
 /// Gives the crates that both need the settings and features of the workspace's build: those of
-/// others are then not built again. The program's own is built at a lower level; what computes is
-/// optimised as always.
+/// others are then not built again.
 fn reuse_what_is_built(root: &Path, folder: &Path) -> Result<()> {
     let settings = root.join(".cargo/config.toml");
-    let settings = fs::read_to_string(&settings).at(&settings)?;
     let config = folder.join(".cargo/config.toml");
     fs::create_dir_all(folder.join(".cargo")).at(&config)?;
-    let own =
-        settings.replace("\nheadlong = { opt-level = 2 }\n", "\nheadlong = { opt-level = 1 }\n");
-    ensure!(own != settings, ".cargo/config.toml: the level of the crate `headlong`");
-    fs::write(&config, own).at(&config)?;
+    fs::copy(&settings, &config).at(&config)?;
     let fuzz = root.join("fuzz/Cargo.toml");
     let fuzz = fs::read_to_string(&fuzz).at(&fuzz)?;
     let features = fuzz.find("\n# ---- Features").context("fuzz/Cargo.toml: shared features")?;
