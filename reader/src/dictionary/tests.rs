@@ -196,3 +196,21 @@ fn ids_of_any_width_counted_from_samples_have_rows_by_falling_count() {
     );
     assert_eq!(rows(1, &[MISSING_ID, 900_000_000_000, 7, 1]), [1, 2, 0, 0]);
 }
+
+/// The checksum fits, as that of a file that was made on purpose does.
+#[test]
+fn counts_whose_numbers_wrap_are_refused() {
+    let file = |numbers: &[u64; 3]| {
+        let mut bytes = b"HLCOUNT1".to_vec();
+        bytes.extend([7_u64, 2].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(numbers.iter().chain(&[3]).flat_map(|number| number.to_le_bytes()));
+        let checksum = xxhash_rust::xxh3::xxh3_64(&bytes);
+        bytes.extend(checksum.to_le_bytes());
+        look_at_counts(std::path::Path::new("counts"), &bytes, 3)
+    };
+    assert_eq!(file(&[0, 1, 0]).unwrap(), [0, 1, 0]);
+    for numbers in [[0, 0, 0], [u64::MAX, 2, 0], [1 << 60, 1, 0]] {
+        let error = file(&numbers).unwrap_err().to_string();
+        assert!(error.contains("the numbers of entries do not fit"), "{numbers:?}: {error}");
+    }
+}
