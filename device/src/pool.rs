@@ -2,7 +2,7 @@
 //!
 //! Tiles are handed out dynamically from a shared counter: with a neighbour on one core, the other
 //! thread simply takes more of them, where a static split would wait for the slow one at every
-//! layer. Where that is not enough, the caller works alone for a while ([`balance`]). Which thread
+//! layer. Where that is not enough, the caller works alone for a while (`balance.rs`). Which thread
 //! takes a tile never changes a result: ops cut their work only by shape.
 
 mod balance;
@@ -30,7 +30,7 @@ pub struct Pool {
     /// Whether a caller's job is running; a second caller meanwhile works without the pool.
     taken: AtomicBool,
     /// Of those who take the pool; none where tasks wait for each other, which need all threads.
-    balance: Option<Mutex<Balance>>,
+    balance: Option<Box<Mutex<Balance>>>,
 }
 
 /// What callers and workers share. Jobs are handed over without a lock; one is taken only to sleep,
@@ -138,7 +138,7 @@ impl Pool {
         while shared.started.load(Ordering::Acquire) < workers.len() {
             std::thread::yield_now();
         }
-        let balance = Some(Mutex::default());
+        let balance = Some(Box::default());
         Self { shared, workers, taken: AtomicBool::new(false), balance }
     }
 
@@ -177,7 +177,7 @@ impl Pool {
         }
         let turn = Turn(&self.taken);
         let mut balance = self.balance.as_ref().map(|balance| lock(balance));
-        if balance.as_mut().is_some_and(|balance| balance.is_alone()) {
+        if balance.as_mut().is_some_and(|balance| balance.rests_workers()) {
             (0..tasks).for_each(body);
             return;
         }

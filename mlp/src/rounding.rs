@@ -1,6 +1,6 @@
-//! Rounding to 16 bits: how the processor computes what a device computes with 16-bit matrices. What
-//! is stored has the values of bf16 or f16 and the type f32, but for what a perceptron keeps between
-//! its layers in bf16; sums are f32 on both.
+//! Rounding to 16 bits: how the processor computes what a device computes with 16-bit matrices.
+//! What is stored has the values of bf16 or f16 and the type f32, except what a perceptron keeps
+//! between its layers in bf16; sums are f32 on both.
 
 use crate::simd::for_each_row;
 use headlong_device::{DType, Mat, Stream, bf16, f16};

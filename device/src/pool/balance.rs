@@ -1,6 +1,6 @@
 //! Whether workers are worth waiting for.
 //!
-//! A worker whose core a neighbour takes in the middle of a tile is waited for, since nobody else
+//! A worker whose core a neighbour takes in the middle of a tile is waited for, since no one else
 //! may finish the tile. Where jobs are short, such waits can cost more than workers save. So what
 //! they save and what they cost is added up, and where they cost more, the caller works alone for a
 //! while: no slower than a pool of one thread, up to what it takes to find out.
@@ -46,7 +46,7 @@ pub struct Balance {
 
 impl Balance {
     /// Whether the caller had better work alone.
-    pub fn is_alone(&mut self) -> bool {
+    pub fn rests_workers(&mut self) -> bool {
         let Some(until) = self.alone_until else { return false };
         if Instant::now() < until {
             return true;
@@ -83,9 +83,9 @@ mod tests {
         let (mut balance, now) = (Balance::default(), Instant::now());
         (0..100).for_each(|_| balance.note(&job(10), now));
         balance.note(&job(8000), now);
-        assert!(!balance.is_alone(), "a wait of 8 ms once");
+        assert!(!balance.rests_workers(), "a wait of 8 ms once");
         (0..100).for_each(|_| balance.note(&job(990), now));
-        assert!(!balance.is_alone());
+        assert!(!balance.rests_workers());
     }
 
     #[test]
@@ -110,8 +110,8 @@ mod tests {
     fn a_pause_ends() {
         let (mut balance, now) = (Balance::default(), Instant::now());
         (0..9).for_each(|_| balance.note(&job(3000), now));
-        assert!(balance.is_alone());
+        assert!(balance.rests_workers());
         balance.alone_until = Some(now);
-        assert!(!balance.is_alone());
+        assert!(!balance.rests_workers());
     }
 }

@@ -247,7 +247,8 @@ pub fn compute_bf16(
         let mut panel = tile.columns_in(first, sums);
         with_panels(kernels, product, &panels, &mut panel);
         // SAFETY: every sum was written, by the lines above.
-        finish_panel(unsafe { sums.assume_init_ref() }, epilogue, &mut tile, first);
+        let sums = unsafe { std::slice::from_raw_parts(sums.as_ptr().cast::<f32>(), sums.len()) };
+        finish_panel(sums, epilogue, &mut tile, first);
     }
 }
 

@@ -131,7 +131,7 @@ fn start(job: Job) -> Result<Running> {
     let config = folder.join(CONFIG);
     write_file(&config, &job.config.to_commented_toml())?;
     let output = folder.join(SAID);
-    // Made anew: a link that lies there is not followed.
+    // A new file: a link that lies there is not followed.
     match std::fs::remove_file(&output) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(Error::io("replace", &output)(error));
