@@ -142,7 +142,7 @@ impl Pool {
         Self { shared, workers, taken: AtomicBool::new(false), balance }
     }
 
-    /// Exactly so many threads, for tasks that wait for each other.
+    /// Exactly so many threads, all of which take part: for tasks that wait for each other.
     ///
     /// # Errors
     /// [`DeviceError::Threads`]: the system gives fewer.
@@ -161,8 +161,8 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `body` once with each of `0 .. tasks`, on all threads, and returns when all calls have
-    /// returned.
+    /// Calls `body` once with each of `0 .. tasks`, on all threads or on the caller's, and returns
+    /// when all calls have returned.
     ///
     /// Allocates nothing. When another caller's job is running, this one works without the pool
     /// rather than wait.
@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn workers_that_sleep_or_are_about_to_are_woken() {
-        let pool = Pool::new(3);
+        let pool = Pool::exactly(3).unwrap();
         let all = std::sync::Barrier::new(3);
         for round in 0..300 {
             // No task ends before each thread has one. Pauses are shorter than a worker looks for a

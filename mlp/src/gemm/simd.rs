@@ -19,6 +19,7 @@ pub use pairs::{BAND_ELEMENTS, BAND_ROWS, pair_panel, pair_transposed_panel};
 use super::{Epilogue, FactorType, GROUP, Lhs, Numbers, PANEL_COLS, Panels, Product, Rhs};
 use crate::simd::Tile;
 use half::bf16;
+use headlong_device::MatRef;
 use headlong_device::simd::{Bf16Products, Isa, bf16_products, isa};
 use packing::{add_rows, add_strips, finish_panel, pack_panel, pack_strips};
 use pairs::{BAND_STRIDE, BAND_WORDS, Band, numbers_of, pack_band, widen};
@@ -91,6 +92,15 @@ impl Kernels {
         }
     }
 
+    /// Whether the last microtile of `tile` would read rows that `lhs` does not have: those of AMX
+    /// are always whole.
+    fn reads_beyond(self, lhs: MatRef<'_, bf16>, tile: &Tile<'_>) -> bool {
+        let (rows, most) = (tile.rows, self.max_rows());
+        let parts = rows.div_ceil(most);
+        let last = tile.first_row + (parts - 1) * rows / parts;
+        self.variant == Variant::Tiles && last + most > lhs.rows()
+    }
+
     /// Most rows that a tile may have whose left factor is packed.
     pub fn max_packed_rows(self) -> usize {
         MAX_STRIPS * self.max_rows()
@@ -123,6 +133,11 @@ impl Variant {
             Variant::F32 | Variant::Words | Variant::Tiles => words,
             Variant::Widened | Variant::WidenedTiles => 2 * words,
         }
+    }
+
+    /// Whether factors of bf16 are multiplied as words.
+    const fn takes_words(self) -> bool {
+        matches!(self, Variant::Words | Variant::Tiles)
     }
 
     const fn block_words(self) -> usize {
@@ -286,15 +301,18 @@ enum Source {
 /// ahead.
 fn with_panels(kernels: Kernels, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
     let words = 0..product.dtype.words(panels.k);
-    let takes_words = matches!(kernels.variant, Variant::Words | Variant::Tiles);
-    match takes_words == matches!(product.lhs, Lhs::Words(_)) {
+    let is_read_in_place = match product.lhs {
+        Lhs::Words(lhs) => kernels.variant.takes_words() && !kernels.reads_beyond(lhs, tile),
+        _ => !kernels.variant.takes_words(),
+    };
+    match is_read_in_place {
         true => over_panels(kernels, product, panels, tile, (words, Source::Matrix)),
         false => with_band(kernels, product, panels, tile, words),
     }
 }
 
 /// Stretch after stretch of k: the tile's rows of `A` are packed once, as words or as numbers of
-/// f32, then all panels pass by.
+/// f32, with room for whole microtiles, then all panels pass by.
 fn with_band(
     kernels: Kernels,
     product: &Product<'_>,
@@ -305,7 +323,7 @@ fn with_band(
     let mut packed = Band::new();
     for stretch in blocks(words, BAND_WORDS / kernels.variant.rows(1), product.dtype.unit()) {
         let rows = tile.first_row..tile.first_row + tile.rows;
-        let start = pack_band(product.lhs, rows, stretch.clone(), &mut packed);
+        let start = pack_band(kernels.variant, product.lhs, rows, stretch.clone(), &mut packed);
         let source = Source::Band { start, first: stretch.start };
         over_panels(kernels, product, panels, tile, (stretch, source));
     }
@@ -439,6 +457,7 @@ fn column(
                 (a.row(row)[dtype.before(block.start)..].as_ptr(), a.stride(), false)
             }
             (Source::Matrix, Lhs::Words(a)) => {
+                assert!(!kernels.reads_beyond(a, tile), "microtiles stay inside the matrix");
                 (a.row(row)[dtype.before(block.start)..].as_ptr().cast(), a.stride() / 2, false)
             }
             (Source::Band { start, first: before }, _) => {

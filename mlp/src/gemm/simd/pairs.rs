@@ -1,6 +1,6 @@
 //! Packing bf16: words of two neighbours in k, the first in the lower half.
 
-use super::{Lhs, PANEL_COLS, PanelBlock, fallback};
+use super::{Lhs, PANEL_COLS, PanelBlock, Variant, fallback};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use half::bf16;
@@ -35,8 +35,9 @@ impl Band {
 }
 
 /// Packs the words `words` of the rows `rows` of `A`, [`BAND_STRIDE`] apart: f32 as words, bf16 as
-/// numbers of f32.
+/// what is multiplied, words or numbers of f32.
 pub fn pack_band(
+    variant: Variant,
     lhs: Lhs<'_>,
     rows: Range<usize>,
     words: Range<usize>,
@@ -59,11 +60,17 @@ pub fn pack_band(
             }
             Lhs::Words(matrix) => {
                 let numbers = &matrix.row(row)[2 * words.start..2 * words.end];
-                assert!(numbers.len() <= BAND_STRIDE, "a row fits its buffer");
+                let len = variant.rows(words.len());
+                assert!(len <= BAND_STRIDE, "a row fits its buffer");
+                if variant.takes_words() {
+                    // SAFETY: as above; words are two numbers each.
+                    unsafe { target.cast::<bf16>().copy_from(numbers.as_ptr(), numbers.len()) };
+                    continue;
+                }
                 // SAFETY: as above; zeros are written before they are a list.
                 unsafe {
-                    target.write_bytes(0, numbers.len());
-                    expand(numbers, std::slice::from_raw_parts_mut(target, numbers.len()));
+                    target.write_bytes(0, len);
+                    expand(numbers, std::slice::from_raw_parts_mut(target, len));
                 }
             }
             Lhs::Columns(_) => unreachable!("columns are packed as strips"),
