@@ -447,6 +447,9 @@ fn column(
     let (dtype, variant) = (product.dtype, kernels.variant);
     let k = product.shape().0.1;
     let last = block.end == dtype.words(k);
+    if let (Source::Matrix, Lhs::Words(lhs)) = (source, product.lhs) {
+        assert!(!kernels.reads_beyond(lhs, tile), "microtiles stay inside the matrix");
+    }
     // Microtiles as even as can be: 64 rows are 13 + 13 + 13 + 13 + 12, not 14 + 14 + 14 + 14 + 8.
     let (rows, parts) = (tile.rows, tile.rows.div_ceil(kernels.max_rows()));
     for part in 0..parts {
@@ -457,7 +460,6 @@ fn column(
                 (a.row(row)[dtype.before(block.start)..].as_ptr(), a.stride(), false)
             }
             (Source::Matrix, Lhs::Words(a)) => {
-                assert!(!kernels.reads_beyond(a, tile), "microtiles stay inside the matrix");
                 (a.row(row)[dtype.before(block.start)..].as_ptr().cast(), a.stride() / 2, false)
             }
             (Source::Band { start, first: before }, _) => {

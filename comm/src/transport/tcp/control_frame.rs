@@ -1,8 +1,8 @@
 //! What travels on a control connection once both sides have proven themselves.
 //!
 //! A frame is a length and one JSON value. Frames follow each other as the content of sealed
-//! records (`rendezvous/channel.rs`), each after its length in two bytes: what was
-//! not sealed by the peer ends the connection before anything in it is looked at.
+//! records (`rendezvous/channel.rs`), each after its length in two bytes: what was not sealed by
+//! the peer ends the connection before anything in it is looked at.
 
 use crate::error::CommError;
 use crate::readable::readable;
