@@ -62,7 +62,8 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
     let config = &sums::decide_for_run(&config, options.flags.resume);
     let mut job = Job::join(config)?;
     if job.evaluates() {
-        return evaluator::run(job, options);
+        let outcome = evaluator::run(&mut job, options);
+        return job.end(outcome);
     }
     let preparing = job.busy("prepares its run");
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
@@ -82,7 +83,7 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
             Err(error) => bridge.abort(error),
         }
     }
-    let outcome = outcome.map_err(|error| error.naming_columns(&config.table_names()));
+    let outcome = job.end(outcome).map_err(|error| error.naming_columns(&config.table_names()));
     match &outcome {
         // The event `done` has said it, with the signal as its reason.
         Err(Error::Interrupted { .. }) | Ok(()) => {}

@@ -250,10 +250,7 @@ impl Job {
         if !self.leads() {
             barrier()?;
         }
-        let made = work().inspect_err(|error| {
-            let reason = chain(error);
-            communicator.abort(CommError::Aborted { culprit: communicator.rank(), reason });
-        })?;
+        let made = work().inspect_err(|error| tell(communicator, error))?;
         if self.leads() {
             barrier()?;
         }
@@ -290,10 +287,24 @@ impl Job {
         self.communicator.as_ref().map(|communicator| communicator.busy(what))
     }
 
+    /// Tells the other processes, where nothing has taken the rank of this one, that it ends as
+    /// `outcome` says: a goodbye, for which it waits for theirs, or the reason.
+    pub fn end(mut self, outcome: Result<()>) -> Result<()> {
+        let Some(communicator) = self.take_communicator() else { return outcome };
+        outcome.inspect_err(|error| tell(&communicator, error))?;
+        communicator.close().map_err(Error::communication("the ranks did not end together"))
+    }
+
     /// Hands out the rank of this process, where there are others; once.
     pub fn take_communicator(&mut self) -> Option<Communicator> {
         self.communicator.take()
     }
+}
+
+/// Tells the other ranks why this one cannot go on.
+fn tell(communicator: &Communicator, error: &Error) {
+    let reason = chain(error);
+    communicator.abort(CommError::Aborted { culprit: communicator.rank(), reason });
 }
 
 /// What carries between ranks that have come together.
@@ -383,5 +394,40 @@ fn fingerprint(config: &Config, options: &CommOptions) -> [u8; 32] {
 pub(crate) fn note_remarks(control: &TcpTransport) {
     if control.rank().0 == 0 {
         control.remarks().iter().for_each(|remark| say(format_args!("note: {remark}")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jobs() -> [Job; 2] {
+        let config = Config::default();
+        let topology = Topology::one_node(2);
+        let ranks = Communicator::local(&topology, CommOptions::default());
+        let job = |communicator| Job {
+            config: config.clone(),
+            communicator: Some(communicator),
+            evaluators: None,
+        };
+        let mut jobs = ranks.into_iter().map(job);
+        std::array::from_fn(|_| jobs.next().unwrap())
+    }
+
+    /// A run that shows its plan has no session that says goodbye.
+    #[test]
+    fn a_job_that_has_done_its_work_ends_no_other_rank() {
+        let [first, second] = jobs();
+        first.end(Ok(())).unwrap();
+        second.end(Ok(())).unwrap();
+    }
+
+    #[test]
+    fn a_job_that_cannot_go_on_says_why() {
+        let [first, second] = jobs();
+        let told = first.end(Err(Error::Usage("there is no such table".into()))).unwrap_err();
+        assert_eq!(told.to_string(), "there is no such table");
+        let heard = chain(&second.end(Ok(())).unwrap_err());
+        assert!(heard.contains("rank 0 has failed: there is no such table"), "{heard}");
     }
 }

@@ -162,29 +162,38 @@ fn parse_memory_info(text: &str) -> Option<MemoryInfo> {
     Some(MemoryInfo { total_bytes: field("MemTotal")?, available_bytes: field("MemAvailable")? })
 }
 
-/// What the control group of this process still allows: version 2, then version 1.
+/// What the control groups of this process still allow: version 2, then version 1.
 pub fn cgroup_available_bytes() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    cgroup_v2(&groups, Path::new("/sys/fs/cgroup")).or_else(|| {
-        let folder = Path::new("/sys/fs/cgroup/memory");
-        let limit = read_number(&folder.join("memory.limit_in_bytes"))?;
-        // Note: version 1 writes a number near 2⁶³ for "no limit".
-        let used = read_number(&folder.join("memory.usage_in_bytes"))?;
-        (limit < 1 << 60).then(|| limit.saturating_sub(used))
-    })
+    let root = Path::new("/sys/fs/cgroup");
+    cgroup_v2(&groups, root).or_else(|| cgroup_v1(&groups, &root.join("memory")))
 }
 
-/// The tightest limit between the process's own group and the root.
 fn cgroup_v2(groups: &str, root: &Path) -> Option<u64> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    tightest(own, root, ["memory.max", "memory.current", "file"])
+}
+
+fn cgroup_v1(groups: &str, root: &Path) -> Option<u64> {
+    let own = groups.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(":/")?;
+        controllers.split(',').any(|name| name == "memory").then_some(path)
+    })?;
+    tightest(own, root, ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"])
+}
+
+/// The tightest limit between a group and the root, less what is used. `names`: of the files that
+/// say both, and of the files' part in `memory.stat`.
+fn tightest(own: &str, root: &Path, names: [&str; 3]) -> Option<u64> {
+    let [limit, used, files] = names;
     let mut folder = root.join(own);
     let mut tightest = None;
     loop {
-        let limit = read_number(&folder.join("memory.max"));
-        let used = read_number(&folder.join("memory.current"));
-        if let (Some(limit), Some(used)) = (limit, used) {
+        // Note: version 1 writes a number near 2⁶³ for "no limit".
+        let limit = read_number(&folder.join(limit)).filter(|&limit| limit < 1 << 60);
+        if let (Some(limit), Some(used)) = (limit, read_number(&folder.join(used))) {
             // Pages of files are given back when memory is short, so they do not count as used.
-            let files = read_stat(&folder.join("memory.stat"), "file").unwrap_or(0);
+            let files = read_stat(&folder.join("memory.stat"), files).unwrap_or(0);
             let left = limit.saturating_sub(used.saturating_sub(files));
             tightest = Some(tightest.map_or(left, |other: u64| other.min(left)));
         }
@@ -264,6 +273,16 @@ mod tests {
         assert_eq!(cgroup_v2("0::/a/b\n", root.path()), Some(900));
         write(&inner, "100\n", "5\n");
         assert_eq!(cgroup_v2("0::/a/b\n", root.path()), Some(95));
+
+        // Version 1; a container sees its own group as the root.
+        let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
+        write("memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory.usage_in_bytes", "990\n");
+        let groups = "12:pids:/x\n4:cpu,memory:/docker/1\n0::/\n";
+        assert_eq!(cgroup_v1(groups, root.path()), None);
+        write("memory.limit_in_bytes", "1000\n");
+        write("memory.stat", "cache 7\ntotal_cache 900\n");
+        assert_eq!(cgroup_v1(groups, root.path()), Some(910));
     }
 
     #[test]

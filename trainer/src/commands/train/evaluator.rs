@@ -17,11 +17,11 @@ use crate::system::machine::{Machine, cores};
 use crate::system::signals::StopRequest;
 
 /// Evaluates for the processes of `job` that train, until they are done.
-pub(super) fn run(mut job: Job, options: &TrainOptions) -> Result<()> {
+pub(super) fn run(job: &mut Job, options: &TrainOptions) -> Result<()> {
     // Of a signal, those that train decide: they may want to hear of an evaluation first. A second
     // one ends this process at once.
     let _asked = StopRequest::listen()?;
-    if !wait_for_data(&job)? {
+    if !wait_for_data(job)? {
         return Ok(());
     }
     let resumed = find_checkpoint(&job.config, options, false)?;
@@ -40,8 +40,7 @@ pub(super) fn run(mut job: Job, options: &TrainOptions) -> Result<()> {
         ..Facts::new(&prepared.table_rows, &machine, &options.registry)
     };
     check_memory(&job.config, &facts)?;
-    let skipped =
-        evaluate_for_training(&mut job, &prepared, threads, &options.registry, &tell_role)?;
+    let skipped = evaluate_for_training(job, &prepared, threads, &options.registry, &tell_role)?;
     if let Some((warning, _)) = remarks::skipped("validation data", &skipped) {
         say(format_args!("warning: {warning}"));
     }
