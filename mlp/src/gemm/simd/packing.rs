@@ -182,41 +182,40 @@ vectorized! {
     ) {
         let cols = PANEL_COLS.min(tile.cols - first);
         let col = tile.first_col + first;
-        let mut bias = [0.0; PANEL_COLS];
+        // What changes nothing stands for a part that is absent, so that rows stay in registers.
+        let mut bias = [-0.0; PANEL_COLS];
         if let Some(all) = epilogue.bias {
             bias[..cols].copy_from_slice(&all[col..col + cols]);
         }
+        let floor = if epilogue.relu { 0.0 } else { f32::NEG_INFINITY };
         let (sums, _) = sums.as_chunks::<PANEL_COLS>();
         for (row, sums) in sums.iter().enumerate() {
-            let mut values = *sums;
-            if epilogue.bias.is_some() {
-                values.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
-            }
-            if epilogue.relu {
-                // What is not a number passes.
-                let relu = |value: f32| if 0.0 > value { 0.0 } else { value };
-                values = values.map(relu);
-            }
-            if let Some(mask) = epilogue.mask {
-                let mask = &mask.row(tile.first_row + row)[col..col + cols];
-                match mask.first_chunk::<PANEL_COLS>() {
-                    Some(mask) => apply_mask(&mut values, mask),
-                    None => apply_mask(&mut values, mask),
-                }
-            }
+            let mask = match &epilogue.mask {
+                Some(mask) => &mask.row(tile.first_row + row)[col..col + cols],
+                None => &[bf16::ONE; PANEL_COLS][..cols],
+            };
             let target = tile.row_mut(row, first, cols);
-            match target.first_chunk_mut::<PANEL_COLS>() {
-                Some(target) => *target = values.map(round),
-                None => target.copy_from_slice(&values.map(round)[..cols]),
+            match mask.first_chunk::<PANEL_COLS>() {
+                Some(mask) => finish_row(sums, &bias, floor, mask, &mut target[..PANEL_COLS]),
+                None => finish_row(sums, &bias, floor, mask, target),
             }
         }
     }
 }
 
+/// What is not a number passes `floor`. Of fixed length where it is inlined with arrays.
 #[inline(always)]
-fn apply_mask(values: &mut [f32; PANEL_COLS], mask: &[bf16]) {
-    for (value, mask) in values.iter_mut().zip(mask) {
-        *value = if widen(*mask) > 0.0 { *value } else { 0.0 };
+fn finish_row(
+    sums: &[f32; PANEL_COLS],
+    bias: &[f32; PANEL_COLS],
+    floor: f32,
+    mask: &[bf16],
+    target: &mut [bf16],
+) {
+    for ((sum, bias), (mask, target)) in sums.iter().zip(bias).zip(mask.iter().zip(target)) {
+        let value = sum + bias;
+        let value = if floor > value { floor } else { value };
+        *target = round(if widen(*mask) > 0.0 { value } else { 0.0 });
     }
 }
 
