@@ -362,15 +362,36 @@ fn tile_shape(
             };
             (even(rows, choose(sides, &|side| rows.div_ceil(side))), cols.max(1))
         }
+        Rhs::Rows(_) if kernels.variant == Variant::Tiles => {
+            // Rows that are 4 KiB apart share sets of the caches.
+            let most = if cols.is_multiple_of(1024) { 256 } else { kernels.max_packed_rows() };
+            even_tiles(threads, (rows, cols), most)
+        }
         Rhs::Rows(_) => {
             let side =
                 choose(&[256, 192, 128, 64], &|side| rows.div_ceil(side) * cols.div_ceil(side));
             let tile_rows = even(rows, side.min(kernels.max_packed_rows()));
-            // Packing weighs more than memory where products take so little time.
-            let most = if kernels.variant == Variant::Tiles { 2 * side } else { side };
-            (tile_rows, even(cols, most).next_multiple_of(PANEL_COLS))
+            (tile_rows, even(cols, side).next_multiple_of(PANEL_COLS))
         }
     }
+}
+
+/// Tiles of AMX whose factors are packed: those that take the busiest thread least time. Packing a
+/// number takes as long as so many products.
+fn even_tiles(threads: usize, (rows, cols): (usize, usize), most_rows: usize) -> (usize, usize) {
+    const PACKING: usize = 150;
+    let tile = |height, width| {
+        (even(rows, most_rows.min(height)), even(cols, width).next_multiple_of(PANEL_COLS))
+    };
+    let time = |&(height, width): &(usize, usize)| {
+        let tiles = rows.div_ceil(height) * cols.div_ceil(width);
+        tiles.div_ceil(threads) * (height * width + PACKING * (height + width))
+    };
+    const SIDES: [usize; 6] = [1024, 512, 256, 192, 128, 64];
+    let tiles = SIDES.iter().flat_map(|&height| SIDES.iter().map(move |&width| (height, width)));
+    let tiles = tiles.map(|(height, width)| tile(height, width));
+    // A tile of sums, 1 MiB of f32, lies in the second-level cache.
+    tiles.filter(|(height, width)| height * width <= 1 << 18).min_by_key(time).expect("small sides")
 }
 
 /// The length of the longest of as few equal parts of `total` as are none longer than `most`.
