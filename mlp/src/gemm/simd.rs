@@ -296,23 +296,25 @@ enum Source {
     Strips(*const f32),
 }
 
-/// Panel after panel, each over all of k: the tile's rows of `A` stay in the second-level
-/// cache, those of `C` under a panel in the first, and the panels stream by, asked for one block
-/// ahead.
+/// Stretch after stretch of k, of which the tile's rows of `A` stay in the second-level cache,
+/// panel after panel: rows of `C` under a panel stay in the first, and the panels stream by, asked
+/// for one block ahead.
 fn with_panels(kernels: Kernels, product: &Product<'_>, panels: &Panels<'_>, tile: &mut Tile<'_>) {
     let words = 0..product.dtype.words(panels.k);
     let is_read_in_place = match product.lhs {
         Lhs::Words(lhs) => kernels.variant.takes_words() && !kernels.reads_beyond(lhs, tile),
         _ => !kernels.variant.takes_words(),
     };
-    match is_read_in_place {
-        true => over_panels(kernels, product, panels, tile, (words, Source::Matrix)),
-        false => with_band(kernels, product, panels, tile, words),
+    if !is_read_in_place {
+        return with_band(kernels, product, panels, tile, words);
+    }
+    for stretch in blocks(words, BAND_WORDS, product.dtype.unit()) {
+        over_panels(kernels, product, panels, tile, (stretch, Source::Matrix));
     }
 }
 
-/// Stretch after stretch of k: the tile's rows of `A` are packed once, as words or as numbers of
-/// f32, with room for whole microtiles, then all panels pass by.
+/// As [`with_panels`], where rows of `A` do not lie in the form that is multiplied: those of a
+/// stretch are packed once, as words or as numbers of f32, with room for whole microtiles.
 fn with_band(
     kernels: Kernels,
     product: &Product<'_>,
@@ -349,8 +351,9 @@ fn over_panels(
                 Variant::F32 | Variant::Words | Variant::Tiles => packed.as_ptr(),
                 Variant::Widened | Variant::WidenedTiles => widen(packed, &mut widened),
             };
-            // The panels lie in the order in which they are read.
-            let following = panels.data.get(end * PANEL_COLS..).map_or(b, <[f32]>::as_ptr);
+            // Of this panel, or of the next.
+            let next = if block.end == words.end { (panel + 1) * whole + words.start } else { end };
+            let following = panels.data.get(next * PANEL_COLS..).map_or(b, <[f32]>::as_ptr);
             let len = block.len();
             column(kernels, product, tile, col, (source, b), block, &|call| match call {
                 // Two lines a step of k: the first two microtiles ask for all of them.
