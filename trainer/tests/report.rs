@@ -48,6 +48,24 @@ fn assert_has(page: &str, what: &str) {
     assert!(page.contains(what), "{what} is not in {page}");
 }
 
+/// Of several processes the first keeps the history of all.
+#[test]
+fn the_history_of_a_launched_run_is_that_of_rank_0() {
+    for _ in 0..5 {
+        let place = Place::new("rows.txt");
+        let (output, log) = (place.path("output"), place.path("log"));
+        let train = train(&place).path("--log-json", &log);
+        let ended = train.with(&["--steps", "4", "--save-every", "2"]).launched(3).succeeds();
+        assert!(!ended.stderr.contains("no history is kept"), "{}", ended.stderr);
+        let saved = |file: &Path| {
+            let of_kind = events(file).into_iter().filter(|event| event["event"] == "checkpoint");
+            of_kind.map(|event| event["step"].clone()).collect::<Vec<_>>()
+        };
+        let history = saved(&output.join("history.jsonl"));
+        assert_eq!((history.len(), &history), (2, &saved(&log)));
+    }
+}
+
 #[test]
 fn a_report_says_what_eval_says_of_the_same_rows() {
     let place = Place::new("rows.txt");

@@ -369,3 +369,18 @@ fn the_last_and_the_best_checkpoint_stay() {
     run.with(&["--set", "checkpoint.keep_best=false"]).succeeds();
     assert_eq!(steps(&last_alone), [144]);
 }
+
+/// What the run was like is said by this file alone.
+#[test]
+fn a_run_whose_saved_configuration_is_damaged_is_not_gone_on_with() {
+    let place = Place::new("rows.txt");
+    let checkpoints = place.path("checkpoints");
+    let train = place.train().path("--checkpoint-dir", &checkpoints);
+    train.clone().with(&["--steps", "3"]).succeeds();
+    let config = checkpoints.join("step-000000003/config.toml");
+    let mut bytes = std::fs::read(&config).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(&config, bytes).unwrap();
+    train.with(&["--steps", "5", "--resume"]).fails(1, &["config.toml", "checksum"]);
+    assert_eq!(steps(&checkpoints), [3], "nothing is lost");
+}

@@ -14,8 +14,8 @@ use std::slice;
 
 use crate::commands::predictions::PredictionFile;
 use crate::config::{
-    BadRowPolicy, CacheData, Config, DType, DeviceChoice, Ids, OptimizerConfig, Precision,
-    ScheduleChoice,
+    BadRowPolicy, CacheData, Config, DType, DeviceChoice, Ids, Instructions, OptimizerConfig,
+    Precision, ScheduleChoice,
 };
 use crate::data::{self, EvaluationData};
 use crate::error::{Error, Result};
@@ -328,6 +328,8 @@ fn config_for(mut config: Config, files: &[DataFile], how: &How) -> Result<Confi
     let pools = (0..config.data.num_sparse).any(|column| config.may_pool_at_owner(column));
     config.train.sum_blocks = pools.then(|| config.sum_blocks());
     config.run.ranks = 1;
+    // Those of the processor at hand, with the same results.
+    config.run.instructions = Instructions::Auto;
     let of_each: Vec<&[DataFile]> = files.iter().map(slice::from_ref).collect();
     config.multi_hot.is_idle = !data::is_drawn(&config, &of_each)?;
     Ok(config)

@@ -33,6 +33,8 @@ pub struct Job {
     pub config: Config,
     communicator: Option<Communicator>,
     evaluators: Option<Evaluators>,
+    /// Known also when the communicator has been handed out.
+    leads: bool,
 }
 
 /// The processes that evaluate, as one process of the job knows them.
@@ -79,6 +81,16 @@ pub fn as_launched(config: &Config, launch: &Launch) -> Result<Config> {
 }
 
 impl Job {
+    fn new(
+        config: Config,
+        communicator: Option<Communicator>,
+        evaluators: Option<Evaluators>,
+    ) -> Self {
+        let is_first = communicator.as_ref().is_none_or(|ranks| ranks.rank() == Rank(0));
+        let evaluates = evaluators.as_ref().is_some_and(|evaluators| evaluators.is_own);
+        Self { config, communicator, evaluators, leads: is_first && !evaluates }
+    }
+
     /// Joins the job that a launcher's environment describes; alone where there is none.
     pub fn join(config: &Config) -> Result<Self> {
         let place = launcher_env::read()
@@ -106,7 +118,7 @@ impl Job {
                 let control = rendezvous::join(&options).map_err(apart)?;
                 note_remarks(&control);
                 let (config, communicator) = carried(control, config, comm_options, true)?;
-                Self { config, communicator: Some(communicator), evaluators: None }.agreed()
+                Self::new(config, Some(communicator), None).agreed()
             }
             Some(count) => {
                 let whole = Whole::join(&options).map_err(apart)?;
@@ -150,7 +162,7 @@ impl Job {
         let (config, communicator) = carried(control, config, comm_options, !is_own)?;
         let evaluators =
             Evaluators { is_own, bridge: bridge.transpose()?, here, ranks: evaluating.to_vec() };
-        Ok(Self { config, communicator: Some(communicator), evaluators: Some(evaluators) })
+        Ok(Self::new(config, Some(communicator), Some(evaluators)))
     }
 
     /// Machines differ; what their ranks decide must not.
@@ -180,7 +192,7 @@ impl Job {
             );
             return Err(Error::config("run.eval_processes", reason));
         }
-        Ok(Self { config: config.clone(), communicator: None, evaluators: None })
+        Ok(Self::new(config.clone(), None, None))
     }
 
     /// Whether this process only evaluates.
@@ -215,8 +227,7 @@ impl Job {
 
     /// Whether this process leads: it has rank 0.
     pub fn leads(&self) -> bool {
-        let is_first = |communicator: &Communicator| communicator.rank().0 == 0;
-        self.communicator.as_ref().is_none_or(is_first) && !self.evaluates()
+        self.leads
     }
 
     /// Whether this process has all ranks.
@@ -405,13 +416,16 @@ mod tests {
         let config = Config::default();
         let topology = Topology::one_node(2);
         let ranks = Communicator::local(&topology, CommOptions::default());
-        let job = |communicator| Job {
-            config: config.clone(),
-            communicator: Some(communicator),
-            evaluators: None,
-        };
-        let mut jobs = ranks.into_iter().map(job);
+        let mut jobs = ranks.into_iter().map(|rank| Job::new(config.clone(), Some(rank), None));
         std::array::from_fn(|_| jobs.next().unwrap())
+    }
+
+    #[test]
+    fn one_job_leads_also_when_its_rank_has_been_handed_out() {
+        let mut jobs = jobs();
+        let ranks = jobs.each_mut().map(Job::take_communicator);
+        assert_eq!(jobs.each_ref().map(Job::leads), [true, false]);
+        ranks.into_iter().flatten().for_each(|rank| rank.close().unwrap());
     }
 
     /// A run that shows its plan has no session that says goodbye.

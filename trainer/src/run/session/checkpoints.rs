@@ -129,8 +129,14 @@ pub fn find_checkpoint(
         cleaned.for_each(|left| say(format_args!("checkpoints: {left}")));
     }
     let found = newest(dir).map_err(Error::failed("the run cannot be resumed"))?;
-    let then = found.as_ref().and_then(|checkpoint| config_of(checkpoint).ok());
-    then.map_or(Ok(()), |then| refuse_another_run(config, &then))?;
+    match found.as_ref().map(config_of) {
+        Some(Ok(then)) => refuse_another_run(config, &then)?,
+        // Of a version that knew other keys, or none.
+        Some(Err(Error::UnknownKey { .. } | Error::Config { .. } | Error::Toml { .. })) => {}
+        Some(Err(Error::Io { source, .. })) if source.kind() == ErrorKind::NotFound => {}
+        Some(Err(error)) => return Err(error),
+        None => {}
+    }
     Ok(found)
 }
 
