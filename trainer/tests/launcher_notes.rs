@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use crate::run_support::Place;
+use crate::run_support::{Place, digest};
 use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt as _;
@@ -87,6 +87,29 @@ fn training_says_how_its_ranks_came_together() {
         assert!(first.text.contains(words), "{}", first.text);
         assert!(!second.text.contains(words), "said once: {}", second.text);
     }
+}
+
+/// As where machines differ and each chooses what is fastest on it. Sums travel in bf16, so that it
+/// takes some steps until the orders show.
+#[test]
+fn the_order_of_sums_that_rank_0_chooses_is_that_of_all() {
+    let place = Place::new("rows.txt");
+    let train = place.train().with(&["--steps", "40", "--precision", "bf16"]);
+    let outcome = |orders: [&str; 2]| {
+        let (log, port) = (place.path(&orders.concat()), free_port());
+        let arguments: Vec<&str> = train.arguments().iter().map(String::as_str).collect();
+        let ranks = both(&arguments, |rank, command| {
+            by_hand(command, rank, &port);
+            command.arg("--set").arg(format!("train.bf16_sums={:?}", orders[rank]));
+            if rank == 0 {
+                command.arg("--log-json").arg(&log);
+            }
+        });
+        ranks.iter().for_each(|said| assert_eq!(said.code, Some(0), "{}", said.text));
+        digest(&log)
+    };
+    assert_eq!(outcome(["pairs", "tiles"]), outcome(["pairs", "pairs"]));
+    assert_ne!(outcome(["tiles", "tiles"]), outcome(["pairs", "pairs"]));
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod bridge;
 
 pub use bridge::Bridge;
 
-use crate::config::{Config, DeviceChoice, Instructions, TransportChoice};
+use crate::config::{Bf16Sums, Config, DeviceChoice, Instructions, TransportChoice};
 use crate::error::{Error, Result, chain};
 use crate::iteration::ranks::{local_topology, tuned_comm_options};
 use crate::report::output::say;
@@ -168,6 +168,12 @@ impl Job {
     /// Machines differ; what their ranks decide must not.
     fn agreed(mut self) -> Result<Self> {
         self.config.hybrid.max_replicated_bytes = self.as_rank_0(replicated_limit(&self.config))?;
+        if self.evaluators.is_none() {
+            const ORDERS: [Bf16Sums; 3] = [Bf16Sums::Auto, Bf16Sums::Pairs, Bf16Sums::Tiles];
+            let own = ORDERS.iter().position(|&order| order == self.config.train.bf16_sums);
+            let first = self.as_rank_0(own.unwrap_or(0) as u64)? as usize;
+            self.config.train.bf16_sums = ORDERS[first.min(ORDERS.len() - 1)];
+        }
         Ok(self)
     }
 
@@ -389,6 +395,10 @@ fn fingerprint(config: &Config, options: &CommOptions) -> [u8; 32] {
     config.run.output_dir = std::path::PathBuf::new();
     config.run.threads = None;
     config.run.instructions = Instructions::Auto;
+    if config.run.eval_processes.is_none() {
+        // Chosen by the processor of each; then that of rank 0 counts.
+        config.train.bf16_sums = Bf16Sums::Auto;
+    }
     config.checkpoint.dir = config.checkpoint.dir.map(|_| std::path::PathBuf::new());
     let measured = options.tuning.as_ref().map(|tuning| tuning.write()).unwrap_or_default();
     let text = config.to_commented_toml() + &measured;
