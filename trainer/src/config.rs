@@ -73,7 +73,7 @@ use std::path::PathBuf;
 
 /// The whole effective configuration of a run. `headlong config show` prints it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, remote = "Self")]
 pub struct Config {
     /// The dense network and the width of the embedding vectors.
     pub model: ModelConfig,

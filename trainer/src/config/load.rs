@@ -5,7 +5,8 @@ use super::render::find;
 use super::{ColumnEntry, Config, TableEntry, keys};
 use crate::error::{Error, Result};
 use crate::system::input::read_text;
-use serde::Deserialize as _;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
@@ -20,11 +21,8 @@ impl Config {
     /// [`Error::UnknownKey`] and [`Error::Toml`] with `place:line`; [`Error::Config`] for an
     /// impossible optimiser.
     pub fn from_toml(text: &str, place: &str) -> Result<Self> {
-        let mut config: Self = toml::from_str({
-            check_keys(text, place)?;
-            text
-        })
-        .map_err(|error| value_error(&error, text, place))?;
+        check_keys(text, place)?;
+        let mut config = Self::of_text(text).map_err(|error| value_error(&error, text, place))?;
         config.optimizer.resolve()?;
         if !sets_num_sparse(text) {
             config.data.num_sparse += config.num_binned();
@@ -111,7 +109,7 @@ impl Config {
         }
         let mut table = self.to_table();
         insert(&mut table, key, value.clone());
-        *self = Self::deserialize(Value::Table(table)).map_err(|error| Error::Toml {
+        *self = Self::of_text(&table.to_string()).map_err(|error| Error::Toml {
             place: format!("--set {key}"),
             message: match expected(key) {
                 Some(expected) => format!("expected {expected}; found {}", shown(&value)),
@@ -124,6 +122,25 @@ impl Config {
     /// The configuration as a TOML table; unset keys are absent.
     pub fn to_table(&self) -> Table {
         Table::try_from(self).expect("every field of a configuration has a TOML form")
+    }
+
+    /// Every configuration is read here: what reads a hundred fields is compiled once.
+    fn of_text(text: &str) -> Result<Self, toml::de::Error> {
+        toml::Deserializer::parse(text).and_then(Self::deserialize)
+    }
+}
+
+impl<'de> Deserialize<'de> for Config {
+    /// By way of a TOML text, whatever the form that it comes in.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Table::deserialize(deserializer)?.to_string();
+        Self::of_text(&text).map_err(|error| D::Error::custom(error.message()))
+    }
+}
+
+impl Serialize for Config {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
     }
 }
 
@@ -418,6 +435,17 @@ mod tests {
         assert!(message("[eval]\nevery = \"often\"\n").contains("fraction of an epoch"));
         assert!(message("[multi_hot]\nseed = 5000000000\n").contains("0 to 4294967295"));
         assert!(message("[run]\nhybrid = 3\n").starts_with("a.toml:2: "));
+    }
+
+    #[test]
+    fn what_was_written_as_json_is_read_again() {
+        for config in [Config::default(), Config::default().with_every_key_set()] {
+            let json = serde_json::to_value(&config).unwrap();
+            assert_eq!(serde_json::from_value::<Config>(json).unwrap(), config);
+        }
+        let wrong = serde_json::json!({ "train": { "batch_size": "many" } });
+        let error = serde_json::from_value::<Config>(wrong).unwrap_err().to_string();
+        assert!(error.contains("string \"many\""), "{error}");
     }
 
     #[test]
