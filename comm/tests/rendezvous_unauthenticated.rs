@@ -102,7 +102,7 @@ fn those_who_connect_and_say_nothing() {
 fn slow_ones_and_those_with_a_right_beginning_and_too_much_after_it() {
     let slow = |address| {
         let Some(mut stream) = connect(address) else { return };
-        let _ = stream.write_all(b"headlng2");
+        let _ = stream.write_all(b"headlng3");
         thread::sleep(Duration::from_millis(5));
         let _ = stream.write_all(&[0xff; 4096]);
         let _ = stream.read(&mut [0; 64]);

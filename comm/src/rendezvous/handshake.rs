@@ -23,7 +23,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 /// The first bytes of every frame of a handshake.
-pub const MAGIC: [u8; 8] = *b"headlng2";
+pub const MAGIC: [u8; 8] = *b"headlng3";
 /// Bytes of a HELLO.
 pub const HELLO_BYTES: usize = size_of::<Hello>();
 /// Bytes of a CLAIM.
@@ -36,11 +36,11 @@ pub const MAX_VERDICT_TEXT: usize = 1024;
 const CLAIMS: usize = size_of::<ClaimWords>();
 /// What Noise adds to the words of a message: a key of this handshake, and a tag.
 const NOISE_BYTES: usize = 32 + 16;
-const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 
 /// What a host says, in place of a verdict, to one that must come again because all places are
 /// taken: the head of a message of no bytes. It proves nothing, and says nothing about the secret.
-pub const FULL: [u8; VERDICT_BYTES] = *b"headlng2\0\0";
+pub const FULL: [u8; VERDICT_BYTES] = *b"headlng3\0\0";
 
 /// A host's first words.
 pub type HelloFrame = [u8; HELLO_BYTES];
