@@ -20,13 +20,17 @@ pub struct Crate {
 
 /// The star of ARCHITECTURE.md: siblings never import each other, all stand on `headlong-device`.
 pub const CRATES: &[Crate] = &[
-    Crate { package: "headlong-device", may_use: &[] },
+    // Only tests import `headlong-models`, here and below.
+    Crate { package: "headlong-device", may_use: &["headlong-models"] },
     Crate { package: "headlong-reader", may_use: &["headlong-device"] },
     Crate { package: "headlong-embedding", may_use: &["headlong-device"] },
     Crate { package: "headlong-mlp", may_use: &["headlong-device"] },
     // Only its tests import `headlong-verbs`, for a fabric of NICs: Cargo refuses a circle of
     // libraries.
-    Crate { package: "headlong-comm", may_use: &["headlong-device", "nccl-rs", "headlong-verbs"] },
+    Crate {
+        package: "headlong-comm",
+        may_use: &["headlong-device", "nccl-rs", "headlong-verbs", "headlong-models"],
+    },
     Crate { package: "headlong-verbs", may_use: &["headlong-device", "headlong-comm"] },
     Crate { package: "nccl-rs", may_use: &[] },
     Crate { package: "headlong-planner", may_use: &["headlong-device", "headlong-embedding"] },
@@ -66,6 +70,7 @@ pub const CRATES: &[Crate] = &[
             "headlong",
         ],
     },
+    Crate { package: "headlong-models", may_use: &[] },
     Crate { package: "headlong-python", may_use: &["headlong-reader", "headlong"] },
     Crate { package: "xtask", may_use: &[] },
 ];
@@ -74,6 +79,7 @@ pub const CRATES: &[Crate] = &[
 pub const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
     ("anyhow", &["headlong-benches", "headlong-mutation", "xtask"]),
     ("cudarc", &["headlong-device"]),
+    ("loom", &["headlong-models"]),
     ("clap", &["headlong", "headlong-benches", "headlong-mutation"]),
 ];
 
@@ -125,6 +131,7 @@ const UNSAFE_FILES: &[Exception] = &[
     only("comm/nccl-rs/**", "a foreign library's functions"),
     only("comm/verbs/src/**", "a foreign library's functions, and memory that NICs write"),
     only("comm/src/device/**", "foreign calls: collectives between devices"),
+    only("models/src/sync.rs", "memory whose users loom watches"),
     only("mutation/src/allocator.rs", "an allocator that knows the peak, over the system's"),
     only("trainer/src/system/peak/simd.rs", "loops that measure the peak, by intrinsics"),
 ];
@@ -134,6 +141,7 @@ const ENVIRONMENT_READERS: &[Exception] = &[
     only("device/src/cuda/libraries.rs", "where CUDA's libraries are; no result depends on it"),
     only("device/src/cuda/cache.rs", "where compiled kernels are kept; no result depends on it"),
     only("device/tests/conformance.rs", "tests that run themselves in another process"),
+    only("models/src/lib.rs", "tests that run themselves in another process"),
     only("trainer/tests/run_support/mod.rs", "where a bundle has put the program under test"),
     only(
         "trainer/src/iteration/schedule/tests/border.rs",
