@@ -25,7 +25,7 @@ pub use tcp::TcpPath;
 pub use transport::{PathTransport, name_of};
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a call on a path has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,6 +20,8 @@
 mod doorbell;
 mod layout;
 mod meet;
+#[cfg(test)]
+mod model;
 mod path;
 mod ring;
 mod segment;

@@ -1,8 +1,8 @@
 //! How a rank waits for its paths: it looks again for a moment, then offers its core to others,
 //! then sleeps.
 
-use super::Doorbell;
-use std::time::{Duration, Instant};
+use super::{Doorbell, Instant};
+use std::time::Duration;
 
 /// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each
 /// time in vain halves it, down to the shortest; each time with success doubles it. Where ranks

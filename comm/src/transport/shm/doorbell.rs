@@ -3,7 +3,6 @@
 
 use super::segment::{Shared, order};
 use crate::transport::paths::Doorbell;
-use rustix::thread::futex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -22,17 +21,18 @@ impl ShmDoorbell {
 impl Doorbell for ShmDoorbell {
     fn listen(&self) -> u32 {
         let (rings, listens) = self.segment.doorbell(self.local);
+        // First: a peer that still rings for what we have seen takes back that we listen, so that
+        // no later move rings. The count must tell us.
+        let seen = rings.load(Ordering::Acquire);
         listens.store(1, Ordering::Relaxed);
         // A peer that moves something after our next look sees that we listen.
         order();
-        rings.load(Ordering::Acquire)
+        seen
     }
 
     fn wait(&self, seen: u32, longest: Duration) {
-        let time = futex::Timespec::try_from(longest).expect("naps are short");
-        let (rings, _) = self.segment.doorbell(self.local);
         // A wait that ends early only means looking earlier.
-        let _ = futex::wait(rings, futex::Flags::empty(), seen, Some(&time));
+        self.segment.sleep(self.local, seen, longest);
         self.ignore();
     }
 
@@ -48,6 +48,6 @@ pub fn ring(segment: &Shared, local: usize) {
     let (rings, listens) = segment.doorbell(local);
     if listens.load(Ordering::Relaxed) == 1 && listens.swap(0, Ordering::Relaxed) == 1 {
         rings.fetch_add(1, Ordering::Release);
-        let _ = futex::wake(rings, futex::Flags::empty(), 1);
+        segment.wake(local);
     }
 }

@@ -12,6 +12,9 @@ const LARGEST_RING: usize = 1 << 20;
 const HEAD: usize = 4096;
 /// Bytes of a header, and what messages are filled up to.
 pub const LINE: usize = 64;
+/// Long messages pass in chunks of this many bytes: the reader copies one while the writer writes
+/// the next.
+pub const CHUNK: usize = 32 << 10;
 /// Bytes of a doorbell: it shares no cache line with another, nor a pair of lines that is fetched
 /// together.
 const DOORBELL: usize = 128;

@@ -4,15 +4,11 @@
 //! count are these bytes. Every step of either counter is whole lines of 64, so that the end of a
 //! message always has room for its filling.
 
-use super::layout::LINE;
+use super::layout::{CHUNK, LINE};
 use super::segment::{Mirror, Shared, order};
 use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
 use crate::transport::paths::{PathError, Progress};
 use std::sync::atomic::Ordering;
-
-/// Long messages pass in chunks of this many bytes: the reader copies one while the writer writes
-/// the next.
-const CHUNK: usize = 32 << 10;
 
 fn filled(length: usize) -> usize {
     length.next_multiple_of(LINE)
@@ -178,6 +174,6 @@ impl End {
     /// [`order`].
     pub fn takes_hunger(&self) -> bool {
         let hungry = self.segment.counters(self.from, self.to).hungry;
-        hungry.load(Ordering::Relaxed) == 1 && hungry.swap(0, Ordering::Relaxed) == 1
+        hungry.load(Ordering::Relaxed) == 1 && hungry.swap(0, Ordering::Acquire) == 1
     }
 }

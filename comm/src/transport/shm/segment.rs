@@ -4,11 +4,13 @@ use super::layout::{COUNTERS, Layout};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hlshm\0\0\x01");
@@ -144,6 +146,18 @@ impl Segment {
         assert!(local < self.layout.num_local, "a rank of the node");
         // SAFETY: each doorbell has its own 128 bytes, of which these two words are used.
         unsafe { (self.word(place), self.word(place + 4)) }
+    }
+
+    /// Sleeps at the doorbell of a rank until a peer [wakes](Segment::wake) it, for `longest` at
+    /// most, where it has not rung since `seen`. May end early.
+    pub fn sleep(&self, local: usize, seen: u32, longest: Duration) {
+        let time = futex::Timespec::try_from(longest).expect("naps are short");
+        let _ = futex::wait(self.doorbell(local).0, futex::Flags::empty(), seen, Some(&time));
+    }
+
+    /// Wakes a rank that sleeps at its doorbell.
+    pub fn wake(&self, local: usize) {
+        let _ = futex::wake(self.doorbell(local).0, futex::Flags::empty(), 1);
     }
 
     pub fn counters(&self, from: usize, to: usize) -> Counters<'_> {
