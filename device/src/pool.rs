@@ -6,140 +6,65 @@
 //! takes a tile never changes a result: ops cut their work only by shape.
 
 mod balance;
+mod hand_over;
+#[cfg(test)]
+mod model;
 
 use crate::error::{DeviceError, Result};
-use crate::simd::Limit;
-use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use balance::{Balance, Done};
+use hand_over::Team;
 
 /// Turns spent looking for a new job before a worker sleeps: layers of one step follow each other
 /// within microseconds.
 const SPINS_BEFORE_SLEEP: u32 = 4_000;
 
+/// What the hand-over stands on.
+mod sync {
+    pub use std::hint::spin_loop;
+    pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub use std::sync::{Condvar, Mutex, MutexGuard};
+    pub use std::thread::{self, JoinHandle, yield_now};
+
+    /// Memory that the gate gives to one side.
+    #[derive(Debug, Default)]
+    pub struct Plain<T>(std::cell::UnsafeCell<T>);
+
+    impl<T: Copy> Plain<T> {
+        /// # Safety
+        /// No one else uses it.
+        pub unsafe fn set(&self, value: T) {
+            // SAFETY: passed on to the caller.
+            unsafe { *self.0.get() = value };
+        }
+
+        /// # Safety
+        /// No one writes it.
+        pub unsafe fn get(&self) -> T {
+            // SAFETY: passed on to the caller.
+            unsafe { *self.0.get() }
+        }
+    }
+}
+
 /// A fixed set of owned, named worker threads; the caller of [`Pool::run`] always takes part.
 #[derive(Debug)]
 pub struct Pool {
-    shared: Arc<Shared>,
-    workers: Vec<JoinHandle<()>>,
-    /// Whether a caller's job is running; a second caller meanwhile works without the pool.
-    taken: AtomicBool,
+    /// A second caller meanwhile works without it.
+    team: Team,
     /// Of those who take the pool; none where tasks wait for each other, which need all threads.
     balance: Option<Box<Mutex<Balance>>>,
 }
-
-/// What callers and workers share. Jobs are handed over without a lock; one is taken only to sleep,
-/// and to wake who sleeps.
-#[derive(Debug, Default)]
-struct Shared {
-    gate: Gate,
-    job: UnsafeCell<Option<Job>>,
-    next_task: AtomicUsize,
-    /// Workers that have begun.
-    started: AtomicUsize,
-    /// Workers that sleep, or are about to.
-    sleepers: AtomicUsize,
-    sleep: Mutex<()>,
-    wake: Condvar,
-    stop: AtomicBool,
-    panicked: AtomicBool,
-}
-
-// SAFETY: all fields but `job` are made for sharing. `job` is written by the one caller that has
-// `taken` the pool, while the gate is closed and no worker is inside; it is read only by workers
-// inside the gate.
-unsafe impl Sync for Shared {}
-
-/// The number of the latest job, whether workers may still join it, and how many are inside, in one
-/// word: so that joining, which asks for the first two and changes the third, is one step.
-#[derive(Debug, Default)]
-struct Gate(AtomicU64);
-
-const OPEN: u64 = 1 << 15;
-const INSIDE: u64 = OPEN - 1;
-const JOB: u32 = 16;
-
-impl Gate {
-    /// Number of the latest job.
-    fn job(&self) -> u64 {
-        self.0.load(Ordering::Acquire) >> JOB
-    }
-
-    /// Opens for the next job; what the opener wrote before is seen by those who enter.
-    fn open(&self) {
-        let next = (self.0.load(Ordering::Relaxed) >> JOB) + 1;
-        // In one order with `sleepers`: either a worker that goes to sleep sees the job, or its
-        // opener sees the worker.
-        self.0.store(next << JOB | OPEN, Ordering::SeqCst);
-    }
-
-    /// Closes, and returns when no worker is inside.
-    fn close(&self) {
-        let mut inside = self.0.fetch_and(!OPEN, Ordering::AcqRel) & INSIDE;
-        let mut turns = 0_u32;
-        while inside != 0 {
-            turns += 1;
-            // Back off: on a crowded machine the worker we wait for may need this very core.
-            if turns < SPINS_BEFORE_SLEEP {
-                std::hint::spin_loop()
-            } else {
-                std::thread::yield_now()
-            }
-            inside = self.0.load(Ordering::Acquire) & INSIDE;
-        }
-    }
-
-    /// Enters if it is open: the number of the latest job, and whether it was.
-    fn enter(&self) -> (u64, bool) {
-        let enter = |word| (word & OPEN != 0).then_some(word + 1);
-        match self.0.fetch_update(Ordering::Acquire, Ordering::Acquire, enter) {
-            Ok(word) => (word >> JOB, true),
-            Err(word) => (word >> JOB, false),
-        }
-    }
-
-    fn leave(&self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
-}
-
-/// A borrowed closure with its lifetime erased; valid while a worker is inside the gate, which
-/// `run` closes before it returns.
-#[derive(Debug, Clone, Copy)]
-struct Job {
-    body: *const (dyn Fn(usize) + Sync),
-    tasks: usize,
-    limit: Limit,
-}
-
-// SAFETY: the closure is `Sync`, and `Pool::run` does not return before every worker has let go of
-// the pointer.
-unsafe impl Send for Job {}
 
 impl Pool {
     /// A pool of `threads` threads in all: the caller and `threads - 1` workers. Zero counts as
     /// one. Where the system gives fewer, there are fewer: what runs on a pool does not depend on
     /// their number.
     pub fn new(threads: usize) -> Self {
-        let shared = Arc::new(Shared::default());
-        let workers = (1..threads.max(1))
-            .map_while(|index| {
-                let shared = Arc::clone(&shared);
-                let worker = std::thread::Builder::new().name(format!("headlong-{index}"));
-                worker.spawn(move || work(&shared)).ok()
-            })
-            .collect::<Vec<_>>();
-        // A thread allocates while it starts. With a pool that is done: no step allocates.
-        while shared.started.load(Ordering::Acquire) < workers.len() {
-            std::thread::yield_now();
-        }
-        let balance = Some(Box::default());
-        Self { shared, workers, taken: AtomicBool::new(false), balance }
+        Self { team: Team::new(threads.max(1) - 1), balance: Some(Box::default()) }
     }
 
     /// Exactly so many threads, all of which take part: for tasks that wait for each other.
@@ -158,7 +83,7 @@ impl Pool {
 
     /// Threads in all, the caller's included.
     pub fn threads(&self) -> usize {
-        self.workers.len() + 1
+        self.team.workers() + 1
     }
 
     /// Calls `body` once with each of `0 .. tasks`, on all threads or on the caller's, and returns
@@ -170,29 +95,30 @@ impl Pool {
     /// # Panics
     /// When a call of `body` panics.
     pub fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        let is_shared = tasks > 1 && !self.workers.is_empty();
-        if !is_shared || self.taken.swap(true, Ordering::Acquire) {
+        let is_shared = tasks > 1 && self.team.workers() > 0;
+        let Some(turn) = is_shared.then(|| self.team.take()).flatten() else {
             (0..tasks).for_each(body);
             return;
-        }
-        let turn = Turn(&self.taken);
-        let mut balance = self.balance.as_ref().map(|balance| lock(balance));
+        };
+        let mut balance = self
+            .balance
+            .as_ref()
+            .map(|balance| balance.lock().unwrap_or_else(PoisonError::into_inner));
         if balance.as_mut().is_some_and(|balance| balance.rests_workers()) {
             (0..tasks).for_each(body);
             return;
         }
         let begin = Instant::now();
-        let finish = Finish(&self.shared.gate);
-        self.shared.start(tasks, body);
-        let own = take_tasks(&self.shared.next_task, tasks, body);
+        let job = turn.open(tasks, body);
+        let own = job.take_part();
         let worked = begin.elapsed();
-        drop(finish);
+        drop(job);
         if let Some(balance) = &mut balance {
             let now = Instant::now();
             balance.note(&Done { tasks: (tasks, own), times: (worked, now - begin) }, now);
         }
         drop(balance);
-        let panicked = self.shared.panicked.load(Ordering::Relaxed);
+        let panicked = turn.panicked();
         drop(turn);
         assert!(!panicked, "a task of the pool panicked");
     }
@@ -242,129 +168,6 @@ impl Pool {
             let part = unsafe { std::slice::from_raw_parts_mut(base.at(range.start), range.len()) };
             body(index, part);
         });
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.wake_all();
-        for worker in self.workers.drain(..) {
-            // A worker that panicked has said so already, through `panicked`.
-            let _ = worker.join();
-        }
-    }
-}
-
-/// Closes the job and waits for the workers that joined it, also when the caller's own share
-/// panicked.
-///
-/// A worker that never woke up (its core is taken by a neighbour) is not waited for.
-struct Finish<'a>(&'a Gate);
-
-impl Drop for Finish<'_> {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-/// The right to hand out jobs.
-struct Turn<'a>(&'a AtomicBool);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-impl Shared {
-    /// Opens a job. The caller has taken the pool, and its [`Finish`] waits for all who join.
-    fn start(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        self.next_task.store(0, Ordering::Relaxed);
-        self.panicked.store(false, Ordering::Relaxed);
-        // SAFETY: only the lifetime changes. `Finish` keeps `run` from returning before every
-        // worker that joined is done with it, and closes the job to all others.
-        let body = unsafe {
-            std::mem::transmute::<
-                *const (dyn Fn(usize) + Sync + '_),
-                *const (dyn Fn(usize) + Sync + 'static),
-            >(body)
-        };
-        // SAFETY: the gate is closed and no worker is inside, since the caller before has closed
-        // it.
-        unsafe { *self.job.get() = Some(Job { body, tasks, limit: Limit::current() }) };
-        self.gate.open();
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            self.wake_all();
-        }
-    }
-
-    fn wake_all(&self) {
-        // No worker is between its search for a job and its sleep once the lock was held.
-        drop(lock(&self.sleep));
-        self.wake.notify_all();
-    }
-
-    /// Returns when there is another job than number `seen`, or `false` when there will be none.
-    fn wait_for_job(&self, seen: u64) -> bool {
-        for _ in 0..SPINS_BEFORE_SLEEP {
-            if self.gate.job() != seen {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        let mut guard = lock(&self.sleep);
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let is_stopped = || self.stop.load(Ordering::SeqCst);
-        while self.gate.0.load(Ordering::SeqCst) >> JOB == seen && !is_stopped() {
-            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        !is_stopped()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns how many it took.
-fn take_tasks(next: &AtomicUsize, tasks: usize, body: &(dyn Fn(usize) + Sync)) -> usize {
-    let mut taken = 0;
-    loop {
-        let task = next.fetch_add(1, Ordering::Relaxed);
-        if task >= tasks {
-            return taken;
-        }
-        body(task);
-        taken += 1;
-    }
-}
-
-fn work(shared: &Shared) {
-    shared.started.fetch_add(1, Ordering::Release);
-    let mut seen = 0;
-    while shared.wait_for_job(seen) {
-        let (latest, is_inside) = shared.gate.enter();
-        seen = latest;
-        if !is_inside {
-            continue;
-        }
-        // SAFETY: inside the gate the job is not written, and it stays valid: `run` waits in
-        // `Finish` until all have left.
-        let job = unsafe { *shared.job.get() };
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let Some(Job { body, tasks, limit }) = job else {
-                unreachable!("the gate opens for a job")
-            };
-            limit.set();
-            // SAFETY: as above.
-            take_tasks(&shared.next_task, tasks, unsafe { &*body });
-        }));
-        if outcome.is_err() {
-            shared.panicked.store(true, Ordering::Relaxed);
-        }
-        shared.gate.leave();
     }
 }
 
@@ -418,6 +221,7 @@ impl<T> SharedMut<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn every_task_runs_once_for_any_number_of_threads() {
