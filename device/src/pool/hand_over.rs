@@ -132,7 +132,8 @@ impl Team {
 
     /// The right to hand out jobs, if no other caller has it.
     pub fn take(&self) -> Option<Turn<'_>> {
-        (!self.taken.swap(true, Ordering::Acquire)).then_some(Turn(self))
+        // Made only then: dropped, a turn gives the right back.
+        (!self.taken.swap(true, Ordering::Acquire)).then(|| Turn(self))
     }
 }
 
