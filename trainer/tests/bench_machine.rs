@@ -15,6 +15,8 @@ fn a_machine_says_what_it_can_and_what_bounds_each_shape() {
     let run = bench().with(&["--threads", "2", "--json"]);
     let found: Value = serde_json::from_str(&run.succeeds().stdout).unwrap();
     assert_eq!((&found["rows"], &found["row_bytes"]), (&1000.into(), &512.into()), "{found}");
+    // Of few rows, too, arrays are longer than any cache.
+    assert_eq!(found["array_bytes"], 256 << 20, "{found}");
     assert!(found["cores"].as_u64() > Some(0) && found["isa"].is_string(), "{found}");
     let rates = found["rates"].as_array().unwrap();
     assert_eq!(rates.iter().map(|rates| &rates["threads"]).collect::<Vec<_>>(), [1, 2]);

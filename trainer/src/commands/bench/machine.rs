@@ -102,8 +102,6 @@ impl Rates {
         let blocks = if seconds > 0.0 { BLOCKS } else { 1 };
         let block_ms = (seconds * 1e3 / blocks as f64).max(1.0) as u64;
         let peak = |factors| multiply_add_gflops(&stream, factors, blocks, block_ms);
-        // Not longer than the table, so that a small one makes a short run.
-        let array = ARRAY_BYTES.min(rows * ROW_BYTES).max(1 << 16);
         let [gather_gb_per_s, update_gb_per_s] = of_rows(&stream, rows, blocks);
         let small = SmallPages::ask().map(|_small| of_rows(&stream, rows, blocks));
         Self {
@@ -113,8 +111,8 @@ impl Rates {
                 Bf16Products::Tiles => Factors::Bf16Tiles,
                 Bf16Products::Pairs | Bf16Products::None => Factors::Bf16,
             }),
-            read_gb_per_s: memory::read_gb_per_s(&stream, array, blocks),
-            copy_gb_per_s: memory::copy_gb_per_s(&stream, array, blocks),
+            read_gb_per_s: memory::read_gb_per_s(&stream, ARRAY_BYTES, blocks),
+            copy_gb_per_s: memory::copy_gb_per_s(&stream, ARRAY_BYTES, blocks),
             gather_gb_per_s,
             update_gb_per_s,
             gather_small_pages_gb_per_s: small.map(|[gather, _]| gather),
@@ -214,7 +212,8 @@ fn document(
         "caches": processor::caches(), "instructions": processor::instructions(),
         "isa": isa().name(), "bf16_products": bf16_products().name(),
         "huge_pages": processor::huge_pages(),
-        "rows": rows, "row_bytes": ROW_BYTES, "rates": rates, "batch_size": batch_size,
+        "array_bytes": ARRAY_BYTES, "rows": rows, "row_bytes": ROW_BYTES, "rates": rates,
+        "batch_size": batch_size,
         "shapes": shapes.collect::<Vec<_>>(), "foreign": foreign,
     })
 }
