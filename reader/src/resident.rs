@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::batch::{Batch, BatchBuilder, Position};
 use crate::criteo::blocks::{BlockOptions, BlockStream, Event, ParsedBlock};
-use crate::criteo::parse::BadRowPolicy;
 use crate::error::{Result, refuse};
 use crate::formats::{names_of, no_samples};
 use crate::ids::IdMapper;
@@ -58,7 +57,7 @@ impl ResidentData {
                      kept: write it to a file"
                 );
             }
-            data.keep(block, files, options.on_bad_row);
+            data.keep(block, files);
         }
         if data.num_samples == 0 {
             return Err(no_samples(&names_of(files), &data.skip_report));
@@ -66,10 +65,8 @@ impl ResidentData {
         Ok(data)
     }
 
-    fn keep(&mut self, mut block: ParsedBlock, files: &[DataFile], policy: BadRowPolicy) {
-        if policy == BadRowPolicy::Skip {
-            block.report_bad_rows(&files[block.file], &mut self.skip_report);
-        }
+    fn keep(&mut self, mut block: ParsedBlock, files: &[DataFile]) {
+        block.report_bad_rows(&files[block.file], &mut self.skip_report);
         block.raw.bad_lines.clear();
         block.raw.shrink();
         self.num_samples += block.raw.num_samples as u64;

@@ -118,6 +118,24 @@ fn bad_rows_of_validation_and_prediction_are_named_or_counted_too() {
     assert_eq!(std::fs::read_to_string(&output).unwrap().lines().count(), 301);
 }
 
+/// Rows are read ahead of the steps; none of these is known to be needed.
+#[test]
+fn a_bad_row_that_no_step_needs_is_neither_an_error_nor_skipped() {
+    let place = Place::new("rows.txt");
+    let text = rows(500, 7);
+    let all: Vec<&str> = text.lines().collect();
+    // Batches have 64 rows: three steps need 192 of them.
+    for good in [192, 200, 300, 499] {
+        let bad = [&all[..good], &["bad"], &all[good..]].concat().join("\n");
+        std::fs::write(&place.train, bad).unwrap();
+        let ended = place.train().with(&["--steps", "3"]).succeeds();
+        assert!(!ended.stderr.contains("skipped"), "{good}: {}", ended.stderr);
+        if good < 256 {
+            place.train().with(&["--steps", "4"]).fails(1, &[&format!("line {}", good + 1)]);
+        }
+    }
+}
+
 /// The steps before the bad row are not lost.
 #[test]
 fn a_bad_row_late_in_the_data_loses_no_steps() {

@@ -370,7 +370,7 @@ impl ParseThread {
             columns.widen(&mut raw, self.num_sparse, &mut self.buffer);
         }
         let SourceBlock { file, text } = block;
-        let parsed = ParsedBlock {
+        let mut parsed = ParsedBlock {
             raw,
             file,
             first_line: text.first_line,
@@ -379,7 +379,13 @@ impl ParseThread {
         };
         self.used_text.give(text);
         let failure = match self.parser.policy() {
-            BadRowPolicy::Error => bad_line_error(&self.files[file], &parsed),
+            BadRowPolicy::Error => {
+                let failure = bad_line_error(&self.files[file], &parsed);
+                // It ends the stream where it is reached: no one has skipped it.
+                parsed.raw.bad_lines.clear();
+                parsed.raw.faults.clear();
+                failure
+            }
             BadRowPolicy::Skip => None,
         };
         (parsed, failure)

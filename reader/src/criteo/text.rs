@@ -54,6 +54,8 @@ pub struct CriteoTextReader {
     skip_clock: SkipClock,
     history: Arc<Mutex<MapperHistory>>,
     skip_report: SharedReport,
+    /// Bad lines before the place where reading began.
+    skipped_before: u64,
     batches: Deliveries<Delivery>,
     used: Returns<Batch>,
     _threads: OwnedThreads,
@@ -101,6 +103,7 @@ impl CriteoTextReader {
             skip_clock,
             history,
             skip_report,
+            skipped_before: start.skipped,
             batches,
             used,
             _threads: threads,
@@ -155,10 +158,12 @@ impl Reader for CriteoTextReader {
         Ok(true)
     }
 
-    /// Bad lines skipped so far. The reader is ahead of its consumer, and so is this; the count
-    /// that belongs to a batch is in its position.
+    /// Bad lines skipped up to the batch delivered last, however far the threads have read ahead.
     fn skip_report(&self) -> SkipReport {
-        self.skip_report.now()
+        let mut report = self.skip_report.now();
+        report.total = self.state.position.skipped - self.skipped_before;
+        report.first.truncate(report.total as usize);
+        report
     }
 
     fn state(&self) -> &ReaderState {

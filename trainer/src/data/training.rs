@@ -14,7 +14,7 @@ pub struct TrainingReader {
 }
 
 enum Source {
-    Text(CriteoTextReader),
+    Text(Box<CriteoTextReader>),
     /// Any other format, or any data in another order or from memory; and ids to rows, which learn
     /// nothing on the way.
     Format(Box<FormatReader>, Box<IdMapper>),
@@ -41,7 +41,7 @@ impl Labels {
 
 impl TrainingReader {
     pub(super) fn of_text(reader: CriteoTextReader) -> Self {
-        Self { source: Source::Text(reader), labels: Labels::default() }
+        Self { source: Source::Text(Box::new(reader)), labels: Labels::default() }
     }
 
     pub(super) fn of_format(reader: FormatReader, ids: IdMapper) -> Self {
@@ -50,7 +50,7 @@ impl TrainingReader {
 
     fn reader(&self) -> &dyn Reader {
         match &self.source {
-            Source::Text(reader) => reader,
+            Source::Text(reader) => &**reader,
             Source::Format(reader, _) => &**reader,
         }
     }

@@ -253,8 +253,10 @@ impl Session {
         };
         let position = self.group.position_after_now();
         let num_samples = self.group.num_samples_now() as u64;
-        let next = self.read()?.map(|source| source.incoming(&self.incoming));
-        self.group.enqueue_incoming(rates, next)?;
+        // What no step needs is not read, nor is what is wrong there an error.
+        let is_last = self.last_step == Some(self.step + 1);
+        let next = if is_last { None } else { self.read()? };
+        self.group.enqueue_incoming(rates, next.map(|source| source.incoming(&self.incoming)))?;
         self.step += 1;
         self.samples += num_samples;
         self.position = position;

@@ -66,6 +66,9 @@ fn read_to_error(file: &DataFile, options: &TextOptions) -> (usize, String) {
             Ok(false) => panic!("no error in {} batches", batches),
             Err(error) => {
                 assert!(!reader.next(&mut batch).unwrap(), "the stream has ended");
+                if options.blocks.on_bad_row == BadRowPolicy::Error {
+                    assert_eq!(reader.skip_report(), SkipReport::default());
+                }
                 return (batches, error.to_string());
             }
         }
@@ -167,6 +170,10 @@ fn a_resumed_stream_is_the_uninterrupted_one() {
         let mut states = Vec::new();
         let mut batch = Batch::default();
         while reader.next(&mut batch).unwrap() {
+            // However far the threads are ahead.
+            let skipped = reader.skip_report();
+            assert_eq!(skipped.total, batch.position.skipped);
+            assert!(skipped.first.len() as u64 <= skipped.total, "{skipped:?}");
             let mapper = reader.mapper_at(&batch.position).unwrap();
             states.push(mapper.state_bytes());
             batches.push(batch.clone());
