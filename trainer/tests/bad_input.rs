@@ -59,6 +59,25 @@ fn malformed_fields_name_file_line_and_column() {
 }
 
 #[test]
+fn commas_without_a_tab_hint_at_csv() {
+    let place = Place::new("clicks.log");
+    let csv = (0..80).fold("label,age,film\n".to_owned(), |text, row| {
+        format!("{text}{},{},f{}\n", row % 2, row % 7, row % 5)
+    });
+    std::fs::write(&place.train, csv).unwrap();
+    let hint = "line 1: expected 40 tab-separated columns, found 1 in \"label,age,film\" (is it CSV? \
+                --data-format csv reads it; in `headlong data`, --from csv)";
+    place.train().fails(1, &[hint]);
+    let convert = Run::new("data").with(&["convert", "--to", "csv"]).path("--data", &place.train);
+    let convert = convert.path("--output", &place.path("to.csv"));
+    convert.fails(1, &[hint]);
+    let columns = ["data.columns.label=\"label\"", "data.columns.dense=[\"age\"]"];
+    let columns = [&columns[..], &["data.columns.categorical=[\"film\"]"]].concat();
+    let read = columns.iter().fold(place.train(), |run, column| run.with(&["--set", column]));
+    read.with(&["--data-format", "csv"]).succeeds();
+}
+
+#[test]
 fn skipping_leaves_them_out_counts_and_reports_them() {
     let place = Place::new("bad.txt");
     let file = with_bad_field(&place, 20, "zzzz");

@@ -54,6 +54,10 @@ impl fmt::Display for Fault {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} {}", self.kind, self.found)?;
         let FaultKind::ColumnCount { schema, found } = self.kind else { return Ok(()) };
+        if found == 1 && self.found.has_comma() {
+            let hint = " (is it CSV? --data-format csv reads it; in `headlong data`, --from csv)";
+            return formatter.write_str(hint);
+        }
         match (schema.labelled, schema.num_columns()) {
             (true, expected) if found as usize + 1 == expected => {
                 write!(formatter, " (rows without a label?)")
@@ -84,6 +88,10 @@ impl Excerpt {
         let mut bytes = [0; Self::LENGTH];
         bytes[..kept].copy_from_slice(&text[..kept]);
         Self { bytes, kept: kept as u8, cut: text.len() > kept }
+    }
+
+    fn has_comma(&self) -> bool {
+        self.bytes[..self.kept as usize].contains(&b',')
     }
 }
 
