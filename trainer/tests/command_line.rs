@@ -348,6 +348,7 @@ fn the_plan_names_what_would_fit() {
     assert!(plan["predicted_step_us"].as_f64().unwrap() > 0.0);
     assert_eq!(plan["division"]["nearest_dividing_batch_size"], 125);
     assert_eq!(text.lines().count(), 1);
+    refused(&["plan", "--data-rows", "0"], &["--data-rows", "0 is not in 1.."]);
 }
 
 fn refused_after_output(arguments: &[&str], words: &[&str]) {

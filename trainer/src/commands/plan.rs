@@ -67,7 +67,7 @@ pub struct PlanArguments {
     pub train: TrainArguments,
     /// Rows of the training files, where known: adds the last batch and the nearest batch size that
     /// divides them
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub data_rows: Option<u64>,
     /// Show the stages of a step: their lanes, what they read and write, and what each waits for
     #[arg(long, conflicts_with_all = ["cluster", "check_published"])]

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::iteration::model::table_specs;
 use crate::report::bytes;
 use headlong_embedding::Keys;
+use headlong_embedding::hybrid::MAX_OWNERS;
 use headlong_reader::io::DataFile;
 use serde::Serialize;
 
@@ -112,6 +113,10 @@ pub fn note(config: &Config, eval_rows: Option<u64>, data_rows: Option<u64>) -> 
     match eval_rows.and_then(|rows| hiding_eval_ranks(config, rows, data_rows)) {
         Some(1) => "evaluation: 1 rank of its own would hide it behind training (--eval-ranks 1)\n"
             .to_owned(),
+        Some(ranks) if ranks > MAX_OWNERS as u64 => format!(
+            "evaluation: no number of ranks of their own that is allowed (--eval-ranks 1 to \
+             {MAX_OWNERS}) would hide it behind training: evaluate less often (--eval-every)\n"
+        ),
         Some(ranks) => {
             format!(
                 "evaluation: {ranks} ranks of their own would hide it behind training \
@@ -229,6 +234,16 @@ mod tests {
                 Some(tried(ranks as u64, eval_rows, steps * 100)),
                 "{ranks} {steps} {eval_rows}"
             );
+        }
+    }
+
+    #[test]
+    fn no_number_is_advised_that_is_refused() {
+        let mut config = preset("tiny").unwrap();
+        (config.train.batch_size, config.eval.every) = (100, EvalEvery::Steps(1));
+        for (ranks, words) in [(128, "(--eval-ranks 128)"), (129, "no number of ranks")] {
+            let said = note(&config, Some(ranks * 300), None);
+            assert!(said.contains(words), "{said}");
         }
     }
 
