@@ -306,7 +306,9 @@ impl TrainArguments {
         }
         self.settings().into_iter().try_for_each(|setting| setting.apply(&mut config))?;
         let set_by_hand = |key| set.contains(&key);
-        if !self.valid.is_empty() && self.holdout.is_none() && !set_by_hand("data.holdout") {
+        let of_holdout = ["data.holdout", "data.holdout_fold", "data.holdout_test"];
+        let holds_out = self.holdout.is_some() || of_holdout.into_iter().any(set_by_hand);
+        if !self.valid.is_empty() && !holds_out {
             config.clear_holdout();
         }
         config.resolve_holdout();

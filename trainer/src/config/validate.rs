@@ -187,16 +187,14 @@ impl Config {
         ] {
             value.map_or(Ok(()), |value| positive(key, value))?;
         }
-        if train.decay_steps > 0 {
-            positive("train.decay_power", train.decay_power)?;
-            positive("train.final_learning_rate", train.final_learning_rate)?;
-            if train.decay_start_step < train.warmup_steps {
-                return Err(Error::contradiction(
-                    format!("train.decay_start_step = {}", train.decay_start_step),
-                    format!("train.warmup_steps = {}", train.warmup_steps),
-                    "the decay starts after the warm-up",
-                ));
-            }
+        positive("train.decay_power", train.decay_power)?;
+        positive("train.final_learning_rate", train.final_learning_rate)?;
+        if train.decay_steps > 0 && train.decay_start_step < train.warmup_steps {
+            return Err(Error::contradiction(
+                format!("train.decay_start_step = {}", train.decay_start_step),
+                format!("train.warmup_steps = {}", train.warmup_steps),
+                "the decay starts after the warm-up",
+            ));
         }
         if !headlong_mlp::loss_scale::is_scale(train.loss_scale) {
             let found = train.loss_scale;
