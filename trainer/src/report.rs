@@ -272,7 +272,8 @@ impl Reporter {
     pub fn done(&mut self, at: At, done: &Done) -> Result<()> {
         self.finish_bar();
         self.result(&format!(
-            "done ({}): {} steps, {} samples in {}, {} samples/s, peak memory {}\n{}weights {}",
+            "done ({}): {} steps, {} samples in {}, {} samples/s while training, peak memory {}\n\
+             {}weights {}",
             reason_text(done),
             count(at.step),
             count(at.samples),

@@ -75,6 +75,7 @@ fn a_terminal_that_cannot_draw_gets_plain_lines() {
     let text = joined(&rows);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("plan of preset tiny") && text.contains("done (finished)"), "{text}");
+    assert!(text.contains(" samples/s while training, peak memory "), "{text}");
 
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headlong"));
