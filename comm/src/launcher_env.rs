@@ -382,6 +382,15 @@ fn master_host(variables: &Variables, set: &Found) -> Result<String> {
     Err(refuse(name, reason))
 }
 
+/// The variable that says where rank 0 is, or would: of this process's environment.
+pub(crate) fn master_variable() -> &'static str {
+    let is_set = |name| std::env::var_os(name).is_some_and(|host| !host.is_empty());
+    match is_set("MASTER_ADDR") && !is_set("HEADLONG_MASTER_ADDR") {
+        true => "MASTER_ADDR",
+        false => "HEADLONG_MASTER_ADDR",
+    }
+}
+
 /// The port: said, or derived from the job's id so that two jobs do not meet.
 fn master_port(
     variables: &Variables,

@@ -195,6 +195,8 @@ fn contradictory_flags_are_refused_naming_both() {
         (&["--batch-size", "512", "--set", "sum_blocks=256"], &["train.sum_blocks", "128 a rank"]),
         (&["--save-every", "10"], &["--save-every", "--checkpoint-dir"]),
         (&["--keep", "3"], &["--keep", "--checkpoint-dir"]),
+        (&["--batch-size", "1e30"], &["expected a whole number, 1 to 1073741824"]),
+        (&["--steps", "1.5"], &["expected a whole number, at least 1"]),
         (&["--valid", "v.txt"], &["--valid", "--data"]),
         (
             &["--batch-size", "8", "--set", "train.batch_size=9"],
@@ -580,7 +582,8 @@ fn data_is_described_and_checked() {
             && text.contains(&format!("{broken}, line 4:")),
         "{text}"
     );
-    assert!(stderr(&output).contains("2 malformed lines"));
+    let ends = format!("the data is not sound: 2 malformed lines in {broken}\n");
+    assert!(stderr(&output).ends_with(&ends), "{}", stderr(&output));
     let output = headlong(&["data", "verify", "--json", &broken]);
     let verdict: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!((verdict["sound"].as_bool(), verdict["bad_rows"].as_u64()), (Some(false), Some(2)));

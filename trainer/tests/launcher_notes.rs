@@ -162,6 +162,7 @@ fn beyond_this_machine_no_one_trains_without_a_secret_by_accident() {
             code == Some(3) && text.contains("not an address of this machine"),
             "{code:?} {text}"
         );
+        assert!(text.contains(": HEADLONG_MASTER_ADDR must be"), "{text}");
     }
     let by_key = [commands[0], &["--set", "comm.insecure=true"]].concat();
     assert_eq!(run(&by_key, &far).code, Some(3));
@@ -213,7 +214,7 @@ fn a_secret_that_is_set_is_never_no_secret() {
     let refused: [(&str, &[u8], &str); 8] = [
         ("HEADLONG_SECRET", b"", "is set, but empty"),
         ("HEADLONG_SECRET", b" \t ", "is set, but empty"),
-        ("HEADLONG_SECRET", b"x", "has 1 bytes, expected at least 16"),
+        ("HEADLONG_SECRET", b"x", "has 1 byte, expected at least 16"),
         ("HEADLONG_SECRET_FILE", b"", "is set, but empty"),
         ("HEADLONG_SECRET_FILE", b"/no such\xff file", "cannot be read"),
         ("HEADLONG_SECRET_FILE", none.as_os_str().as_bytes(), "cannot be read"),

@@ -5,7 +5,7 @@ use super::listener::{Listener, Proven};
 use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
 use super::{JoinOptions, Joined, Keys, as_link, data_listener, machine, proof};
 use crate::error::{CommError, Result};
-use crate::launcher_env::Launch;
+use crate::launcher_env::{Launch, master_variable};
 use crate::topology::{Rank, Topology};
 use crate::transport::tcp::control_frame::{Control, FrameReader, PeerAddress};
 use crate::transport::tcp::health::Link;
@@ -112,16 +112,15 @@ fn explain(launch: &Launch, error: &std::io::Error) -> String {
                  whose it is, HEADLONG_MASTER_PORT chooses another"
             )
         }
-        ErrorKind::AddrNotAvailable => {
-            "this is not an address of this machine: MASTER_ADDR must be the machine of rank \
-             0"
-            .into()
-        }
-        ErrorKind::InvalidInput => {
+        ErrorKind::AddrNotAvailable => format!(
+            "this is not an address of this machine: {} must be the machine of rank 0",
+            master_variable()
+        ),
+        ErrorKind::InvalidInput => format!(
             "this machine takes that name for a loopback address, at which other machines cannot \
-             reach it: set MASTER_ADDR to its address in the network"
-                .into()
-        }
+             reach it: set {} to its address in the network",
+            master_variable()
+        ),
         _ => error.to_string(),
     }
 }

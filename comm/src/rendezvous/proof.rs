@@ -56,13 +56,15 @@ impl Secret {
         };
         let bytes = bytes.trim_ascii();
         if bytes.len() < LEAST_SECRET_BYTES {
-            let reason = match bytes.len() {
+            let found = match bytes.len() {
                 0 => "is empty".to_owned(),
-                found => format!(
-                    "the secret has {found} bytes, expected at least {LEAST_SECRET_BYTES}: \
-                     `head -c 32 /dev/urandom | base64` makes one"
-                ),
+                1 => "has 1 byte".to_owned(),
+                found => format!("has {found} bytes"),
             };
+            let reason = format!(
+                "the secret {found}, expected at least {LEAST_SECRET_BYTES} bytes: \
+                 `head -c 32 /dev/urandom | base64` makes one"
+            );
             return Err(CommError::Setting { setting, reason });
         }
         Ok(Self { key: Sha256::digest(bytes).into(), is_real: true })
@@ -147,7 +149,7 @@ mod tests {
         let raw: Vec<u8> = (200..232).collect();
         assert!(Secret::load(&SecretSource::Value(raw), "job").unwrap().is_real());
         for (short, words) in
-            [(&b"x"[..], "has 1 bytes, expected at least 16"), (b" fifteen bytes.. \n", "15")]
+            [(&b"x"[..], "has 1 byte, expected at least 16 bytes"), (b" fifteen bytes.. \n", "15")]
         {
             let text = refusal(&SecretSource::Value(short.into()));
             assert!(text.starts_with("HEADLONG_SECRET: ") && text.contains(words), "{text}");
@@ -166,7 +168,8 @@ mod tests {
         let load = || Secret::load(&SecretSource::File(path.clone()), "job");
         std::fs::write(&path, " \n").unwrap();
         set_mode(&path, 0o600);
-        assert!(load().unwrap_err().to_string().ends_with("secret: is empty"));
+        let text = load().unwrap_err().to_string();
+        assert!(text.contains("secret is empty, expected at least 16 bytes: `head -c"), "{text}");
         std::fs::write(&path, "hidden, and sixteen bytes\n").unwrap();
         assert_eq!(load().unwrap().key, secret("hidden").key);
         for mode in [0o640, 0o604, 0o620, 0o666] {

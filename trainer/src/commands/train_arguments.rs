@@ -10,6 +10,7 @@ use crate::auto::text;
 use crate::commands::choice;
 use crate::commands::files::CommandFiles;
 use crate::commands::launch::{launch_of_several, launched};
+use crate::config::ranges::whole;
 use crate::config::{
     BadRowPolicy, CacheData, Config, DeviceChoice, EvalEvery, FormatChoice, HybridMode, Ids,
     Precision, ScheduleChoice, TransportChoice, asks_for_auto, former_keys, keys, preset,
@@ -87,13 +88,19 @@ pub struct TrainArguments {
     pub holdout: Option<f64>,
 
     /// Samples of one batch, over all ranks
-    #[arg(long, value_name = "N", help_heading = "Training")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<usize>("train.batch_size"),
+        help_heading = "Training"
+    )]
     pub batch_size: Option<usize>,
     /// Batches whose gradients are summed before one step
     #[arg(
         long = "grad-accumulation",
         alias = "accumulate",
         value_name = "N",
+        value_parser = whole::<usize>("train.accumulate"),
         help_heading = "Training"
     )]
     pub accumulate: Option<usize>,
@@ -101,7 +108,12 @@ pub struct TrainArguments {
     #[arg(long, value_name = "X", conflicts_with = "steps", help_heading = "Training")]
     pub epochs: Option<f64>,
     /// Steps, instead of --epochs
-    #[arg(long, value_name = "N", help_heading = "Training")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<u64>("train.steps"),
+        help_heading = "Training"
+    )]
     pub steps: Option<u64>,
     /// Learning rate after the warm-up
     #[arg(long, value_name = "X", help_heading = "Training")]
@@ -114,10 +126,20 @@ pub struct TrainArguments {
     #[arg(long, value_name = "f32|tf32|bf16|f16", help_heading = "Training")]
     pub precision: Option<Precision>,
     /// Decides the initial weights
-    #[arg(long, value_name = "N", help_heading = "Training")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<u64>("train.seed"),
+        help_heading = "Training"
+    )]
     pub seed: Option<u64>,
     /// Train N models, with seeds from --seed on, of which eval and predict take the mean
-    #[arg(long, value_name = "N", help_heading = "Training")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<usize>("train.seeds"),
+        help_heading = "Training"
+    )]
     pub seeds: Option<usize>,
 
     /// Stop at the first evaluation that reaches this AUC
@@ -133,28 +155,59 @@ pub struct TrainArguments {
     )]
     pub eval_every: Option<EvalEvery>,
     /// Stop after N evaluations without a better one
-    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<u64>("eval.patience"),
+        help_heading = "Evaluation"
+    )]
     pub patience: Option<u64>,
     /// Samples of one evaluation batch
-    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<usize>("eval.batch_size"),
+        help_heading = "Evaluation"
+    )]
     pub eval_batch_size: Option<usize>,
     /// Ranks that only evaluate, while the others train on: further threads of the process that
     /// leads, and a model more each; with --save-every this needs checkpoint.keep_best=false
-    #[arg(long, value_name = "N", help_heading = "Evaluation")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<usize>("run.eval_ranks"),
+        help_heading = "Evaluation"
+    )]
     pub eval_ranks: Option<usize>,
     /// Of the processes of `headlong launch` or another launcher, the last N only evaluate, on
     /// machines of their own where they are; lost, they end no training (docs/multi-node.md)
-    #[arg(long, value_name = "N", help_heading = "Evaluation", conflicts_with = "eval_ranks")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<usize>("run.eval_processes"),
+        help_heading = "Evaluation",
+        conflicts_with = "eval_ranks"
+    )]
     pub eval_processes: Option<usize>,
 
     /// Folder of the checkpoints
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     pub checkpoint_dir: Option<PathBuf>,
     /// Steps between checkpoints
-    #[arg(long, value_name = "N", help_heading = "Checkpoints")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<u64>("checkpoint.save_every"),
+        help_heading = "Checkpoints"
+    )]
     pub save_every: Option<u64>,
     /// Newest checkpoints that are kept
-    #[arg(long, value_name = "N", help_heading = "Checkpoints")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<usize>("checkpoint.keep"),
+        help_heading = "Checkpoints"
+    )]
     pub keep: Option<usize>,
     /// Go on from the newest checkpoint; from the beginning where there is none
     #[arg(long, conflicts_with = "init_from", help_heading = "Checkpoints")]
@@ -174,10 +227,20 @@ pub struct TrainArguments {
     #[arg(long, value_name = "DIR", help_heading = "Machine")]
     pub kernels: Option<PathBuf>,
     /// Threads of this process; one per core by default; changes no result
-    #[arg(long, value_name = "N", help_heading = "Machine")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<usize>("run.threads"),
+        help_heading = "Machine"
+    )]
     pub threads: Option<usize>,
     /// Data-parallel ranks
-    #[arg(long, value_name = "N", help_heading = "Machine")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<usize>("run.ranks"),
+        help_heading = "Machine"
+    )]
     pub ranks: Option<usize>,
     /// Rows replicated on every rank
     #[arg(long, value_name = "off|auto|rows=N", help_heading = "Machine")]

@@ -13,7 +13,7 @@ use headlong_device::pool::Pool;
 use headlong_reader::criteo::has_label;
 use headlong_reader::formats::Format;
 use headlong_reader::io::DataFile;
-use headlong_reader::verify::{self, VerifyOptions, VerifyReport};
+use headlong_reader::verify::{self, FileVerdict, VerifyOptions, VerifyReport};
 use headlong_reader::{BadRow, Schema, convert};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -58,15 +58,34 @@ pub fn verify(arguments: &VerifyArguments) -> Result<()> {
     if report.is_sound() {
         return Ok(());
     }
-    let unread = report.files.iter().filter(|file| file.failure.is_some()).count();
     Err(Error::Failed {
         context: "the data is not sound".to_owned(),
-        source: format!(
-            "{} malformed lines, {unread} files that cannot be read to their end",
-            count(report.bad_rows)
-        )
-        .into(),
+        source: what_is_wrong(&report).into(),
     })
+}
+
+/// How many lines are malformed, and which files are not sound.
+fn what_is_wrong(report: &VerifyReport) -> String {
+    let is_unread = |file: &&FileVerdict| file.failure.is_some();
+    let unread: Vec<_> = report.files.iter().filter(is_unread).collect();
+    let with_bad_rows: Vec<_> = report.files.iter().filter(|file| file.bad_rows > 0).collect();
+    let of_files = |files: &[&FileVerdict]| match files {
+        [file] => file.path.clone(),
+        files => format!("{} files", count(files.len() as u64)),
+    };
+    let bad = (report.bad_rows > 0)
+        .then(|| format!("{} in {}", malformed(report.bad_rows), of_files(&with_bad_rows)));
+    let cut = match unread.len() {
+        0 => None,
+        1 => Some(format!("{} cannot be read to its end", of_files(&unread))),
+        _ => Some(format!("{} cannot be read to their end", of_files(&unread))),
+    };
+    bad.into_iter().chain(cut).collect::<Vec<_>>().join("; ")
+}
+
+/// So many malformed lines, in words.
+fn malformed(lines: u64) -> String {
+    format!("{} malformed {}", count(lines), if lines == 1 { "line" } else { "lines" })
 }
 
 /// Reads all samples and says what they are.
@@ -162,10 +181,10 @@ fn verdict(report: &VerifyReport) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{}: {} rows, {} malformed lines",
+            "{}: {} rows, {}",
             file.path,
             count(file.rows),
-            count(file.bad_rows)
+            malformed(file.bad_rows)
         );
         if let Some(failure) = &file.failure {
             let _ = writeln!(text, "  {failure}");
@@ -173,7 +192,8 @@ fn verdict(report: &VerifyReport) -> String {
     }
     let unnamed = report.bad_rows - report.first_bad_rows.len() as u64;
     if unnamed > 0 {
-        let _ = writeln!(text, "{} more malformed lines are not listed", count(unnamed));
+        let lines = if unnamed == 1 { "line is" } else { "lines are" };
+        let _ = writeln!(text, "{} more malformed {lines} not listed", count(unnamed));
     }
     for anomaly in &report.anomalies {
         let _ = writeln!(text, "note: column {}: {}", anomaly.column, anomaly.message);

@@ -113,7 +113,9 @@ impl Config {
             place: format!("--set {key}"),
             message: match expected(key) {
                 Some(expected) => format!("expected {expected}; found {}", shown(&value)),
-                None => error.message().to_owned(),
+                None => {
+                    no_word(key, &value.to_string()).unwrap_or_else(|| error.message().to_owned())
+                }
             },
         })?;
         Ok(())
@@ -151,6 +153,14 @@ fn parse_value(text: &str) -> Value {
     let single =
         parsed.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
     single.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// Which words the key takes, of which `text` is none; none of a key that takes something else.
+fn no_word(key: &str, text: &str) -> Option<String> {
+    let mut table = Config::default().to_table();
+    insert(&mut table, key, Value::String(text.to_owned()));
+    let message = Config::deserialize(Value::Table(table)).err()?.message().to_owned();
+    message.starts_with("unknown variant").then_some(message)
 }
 
 /// A value as it was written: numbers that TOML has no room for came as words.
@@ -289,8 +299,13 @@ fn check_entries(
 fn value_error(error: &toml::de::Error, text: &str, place: &str) -> Error {
     let key =
         error.span().and_then(|span| key_at("", DeTable::parse(text).ok()?.get_ref(), span.start));
-    match key.and_then(|key| expected(&key)) {
-        Some(expected) => located(error, &format!("expected {expected}; found"), text, place),
+    let key = key.as_deref();
+    if let Some(expected) = key.and_then(expected) {
+        return located(error, &format!("expected {expected}; found"), text, place);
+    }
+    let found = error.span().and_then(|span| text.get(span));
+    match key.zip(found).and_then(|(key, found)| no_word(key, found)) {
+        Some(message) => located(error, &format!("{message} in"), text, place),
         None => toml_error(error, text, place),
     }
 }
@@ -375,6 +390,17 @@ mod tests {
         let text = message("[train]\nseed = 1\nbatch_size = \"many\"\n");
         assert!(text.starts_with("a.toml:3: ") && text.contains("batch_size = \"many\""), "{text}");
         assert!(message("[train\n").starts_with("a.toml:1: "));
+    }
+
+    #[test]
+    fn what_is_none_of_a_keys_words_is_told_them() {
+        let words = "unknown variant `0`, expected one of `auto`, `pairs`, `tiles`";
+        let set = Config::default().set_all(&["train.bf16_sums=0"]).unwrap_err().to_string();
+        assert!(set.contains(words), "{set}");
+        let text = message("[train]\nseed = 1\nbf16_sums = 0\n");
+        assert!(text.starts_with(&format!("a.toml:3: {words} in `bf16_sums = 0`")), "{text}");
+        let text = message("[train]\nbf16_sums = \"both\"\n");
+        assert!(text.contains("unknown variant `both`, expected one of"), "{text}");
         assert!(message("train = 3\n").contains("is a section"));
         assert!(message("[train.seed]\nx = 1\n").contains("is a value"));
     }

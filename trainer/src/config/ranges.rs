@@ -13,6 +13,7 @@ use headlong_embedding::hybrid::{MAX_OWNERS, MAX_TABLE_ROWS};
 use headlong_embedding::table::MAX_DIM;
 pub(super) use headlong_embedding::update::MAX_SUM_BLOCKS as BLOCKS_OF_RANK;
 use serde_json::Value;
+use std::str::FromStr;
 
 /// What a whole number may be, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,6 +184,13 @@ fn refuse_no_number(path: &str, value: &Value) -> Result<()> {
         Value::Array(items) => items.iter().try_for_each(|item| refuse_no_number(path, item)),
         _ => Ok(()),
     }
+}
+
+/// The whole number of `key` on the command line; its range is checked with the configuration.
+pub(crate) fn whole<T: FromStr>(
+    key: &'static str,
+) -> impl Fn(&str) -> std::result::Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| text.parse().map_err(|_| format!("expected {}", expected(key).unwrap_or_default()))
 }
 
 /// A number of threads on the command line.

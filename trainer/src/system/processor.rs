@@ -1,5 +1,6 @@
 //! What the system says of the processor: its name, caches and instructions.
 
+use headlong_device::simd::{Bf16Products, Isa};
 use serde::Serialize;
 use std::path::Path;
 
@@ -57,6 +58,14 @@ fn field(text: &str, name: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
+/// The instructions of `isa` in use, and how products of bf16 are taken where there are any.
+pub fn in_use(isa: Isa, products: Bf16Products) -> String {
+    match products {
+        Bf16Products::None => isa.name().to_owned(),
+        products => format!("{}, products of bf16 in {}", isa.name(), products.name()),
+    }
+}
+
 /// Which instructions for vectors, matrices and 16 bits the processor has, of those known here.
 pub fn instructions() -> Vec<&'static str> {
     instructions_in(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
@@ -99,6 +108,13 @@ pub fn huge_pages() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn products_of_bf16_are_named_where_there_are_any() {
+        assert_eq!(in_use(Isa::Avx2, Bf16Products::None), "avx2");
+        let tiles = "avx512, products of bf16 in tiles";
+        assert_eq!(in_use(Isa::Avx512, Bf16Products::Tiles), tiles);
+    }
 
     const INFO: &str = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 207\nmodel name\t: A Xeon\n\
                         flags\t\t: fpu avx2 fma avx512f avx512_bf16 amx_tile\n";

@@ -264,17 +264,13 @@ fn facts(document: &Value) -> String {
         false => words.join(", "),
     };
     let found = processor::instructions().into_iter().map(str::to_owned);
-    let products = match bf16_products() {
-        Bf16Products::None => String::new(),
-        products => format!(", products of bf16 in {}", products.name()),
-    };
     format!(
-        "{}, {} cores\ncaches: {}\ninstructions: {}\nused: {}{products}\nhuge pages: {}\n",
+        "{}, {} cores\ncaches: {}\ninstructions: {}\nused: {}\nhuge pages: {}\n",
         document["processor"].as_str().unwrap_or_default(),
         document["cores"],
         list(caches.collect()),
         list(found.collect()),
-        isa().name(),
+        processor::in_use(isa(), bf16_products()),
         processor::huge_pages().as_deref().unwrap_or("not known"),
     )
 }

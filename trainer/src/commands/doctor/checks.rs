@@ -5,8 +5,8 @@ use super::{
     Finding, accelerator, environment, gpu, host, interfaces, memory as shared, rdma, topology,
 };
 use crate::report::{bytes, count};
-use crate::system::machine;
-use headlong_device::simd::{Isa, isa};
+use crate::system::{machine, processor};
+use headlong_device::simd::{Bf16Products, Isa, bf16_products, isa};
 use std::path::Path;
 
 /// Below this much memory not even the synthetic data set trains.
@@ -23,7 +23,7 @@ pub(super) fn all(system: &System, folder: &Path) -> Vec<Finding> {
     let root = system.root();
     let mut findings = vec![
         processor(root),
-        instructions(isa()),
+        instructions(isa(), bf16_products()),
         memory(machine::memory_info(), machine::cgroup_available_bytes()),
         huge_pages(root),
         disk(folder),
@@ -58,8 +58,8 @@ fn processor(root: &Path) -> Finding {
     Finding::ok("processor", format!("{model}, {cores} cores{share}"))
 }
 
-fn instructions(isa: Isa) -> Finding {
-    let name = isa.name();
+fn instructions(isa: Isa, products: Bf16Products) -> Finding {
+    let name = processor::in_use(isa, products);
     match isa {
         Isa::Avx512 => Finding::ok("vectors", name),
         Isa::Avx2 => Finding::warn(

@@ -109,7 +109,7 @@ pub fn read(path: &Path) -> Result<Kept> {
                 kept.is_cut = true;
                 break;
             }
-            Err(error) => return Err(place.damaged(&error.to_string())),
+            Err(error) => return Err(place.damaged(&in_one_line(&error))),
         };
         let event = value["event"].as_str().unwrap_or_default().to_owned();
         match &*event {
@@ -222,6 +222,13 @@ impl Model {
         let last = || self.steps.last().map(|at| (at.step, at.samples));
         done.or_else(last).unwrap_or((0, 0))
     }
+}
+
+/// What is wrong in a line, by its column: the library counts the lines of what it is given.
+fn in_one_line(error: &serde_json::Error) -> String {
+    let (text, column) = (error.to_string(), error.column());
+    let place = format!(" at line {} column {column}", error.line());
+    text.strip_suffix(&place).map_or(text.clone(), |what| format!("{what}, column {column}"))
 }
 
 /// Where something is wrong.
@@ -352,6 +359,7 @@ mod tests {
             std::fs::write(&path, damaged).unwrap();
             let message = read(&path).unwrap_err().to_string();
             assert!(message.contains(line) && message.contains("history.jsonl"), "{message}");
+            assert_eq!(message.matches("line ").count(), 1, "{message}");
         }
     }
 }
