@@ -65,8 +65,8 @@ fn commas_without_a_tab_hint_at_csv() {
         format!("{text}{},{},f{}\n", row % 2, row % 7, row % 5)
     });
     std::fs::write(&place.train, csv).unwrap();
-    let hint = "line 1: expected 40 tab-separated columns, found 1 in \"label,age,film\" (is it CSV? \
-                --data-format csv reads it; in `headlong data`, --from csv)";
+    let hint = "line 1: expected 40 tab-separated columns, found 1 in \"label,age,film\" (is it \
+                CSV? --data-format csv reads it; in `headlong data`, --from csv)";
     place.train().fails(1, &[hint]);
     let convert = Run::new("data").with(&["convert", "--to", "csv"]).path("--data", &place.train);
     let convert = convert.path("--output", &place.path("to.csv"));

@@ -203,6 +203,10 @@ fn contradictory_flags_are_refused_naming_both() {
             &["--batch-size", "--set train.batch_size"],
         ),
         (&["--data", "a", "--target-auc", "0.8"], &["eval.target_auc", "data.valid"]),
+        (
+            &["--data", "a", "--valid", "b", "--set", "data.holdout_test=-1"],
+            &["`data.holdout_test`: expected a share"],
+        ),
         (&["--set", "tables.rows=dictionary"], &["tables.rows", "data.ids"]),
         (
             &["--set", "train.decay_steps=5", "--set", "train.warmup_steps=9"],
