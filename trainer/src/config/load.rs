@@ -113,9 +113,8 @@ impl Config {
             place: format!("--set {key}"),
             message: match expected(key) {
                 Some(expected) => format!("expected {expected}; found {}", shown(&value)),
-                None => {
-                    no_word(key, &value.to_string()).unwrap_or_else(|| error.message().to_owned())
-                }
+                None => no_word(key, &value.to_string(), &error)
+                    .unwrap_or_else(|| error.message().to_owned()),
             },
         })?;
         Ok(())
@@ -155,8 +154,12 @@ fn parse_value(text: &str) -> Value {
     single.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// Which words the key takes, of which `text` is none; none of a key that takes something else.
-fn no_word(key: &str, text: &str) -> Option<String> {
+/// Which words the key takes, of which `text` is none, where `error` does not say so; none of a key
+/// that takes something else.
+fn no_word(key: &str, text: &str, error: &toml::de::Error) -> Option<String> {
+    if error.message().starts_with("unknown variant") {
+        return None;
+    }
     let mut table = Config::default().to_table();
     insert(&mut table, key, Value::String(text.to_owned()));
     let message = Config::deserialize(Value::Table(table)).err()?.message().to_owned();
@@ -304,7 +307,7 @@ fn value_error(error: &toml::de::Error, text: &str, place: &str) -> Error {
         return located(error, &format!("expected {expected}; found"), text, place);
     }
     let found = error.span().and_then(|span| text.get(span));
-    match key.zip(found).and_then(|(key, found)| no_word(key, found)) {
+    match key.zip(found).and_then(|(key, found)| no_word(key, found, error)) {
         Some(message) => located(error, &format!("{message} in"), text, place),
         None => toml_error(error, text, place),
     }

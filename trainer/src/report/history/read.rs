@@ -359,7 +359,7 @@ mod tests {
             std::fs::write(&path, damaged).unwrap();
             let message = read(&path).unwrap_err().to_string();
             assert!(message.contains(line) && message.contains("history.jsonl"), "{message}");
-            assert_eq!(message.matches("line ").count(), 1, "{message}");
+            assert!(!message.contains(" at line "), "{message}");
         }
     }
 }
