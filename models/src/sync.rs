@@ -123,32 +123,16 @@ macro_rules! atomic {
 }
 
 macro_rules! counts {
-    ($name:ident, $number:ty) => {
+    ($name:ident, $number:ty, $($counts:ident)*) => {
         #[expect(missing_docs, reason = "as the standard library's")]
         impl $name {
-            #[track_caller]
-            pub fn fetch_add(&self, value: $number, wanted: Ordering) -> $number {
+            $(#[track_caller]
+            pub fn $counts(&self, value: $number, wanted: Ordering) -> $number {
                 let wanted = self.writes(Of::Both, wanted, Location::caller());
-                let old = self.own.fetch_add(value, wanted);
+                let old = self.own.$counts(value, wanted);
                 note(Of::Both, old as u64, Location::caller());
                 old
-            }
-
-            #[track_caller]
-            pub fn fetch_sub(&self, value: $number, wanted: Ordering) -> $number {
-                let wanted = self.writes(Of::Both, wanted, Location::caller());
-                let old = self.own.fetch_sub(value, wanted);
-                note(Of::Both, old as u64, Location::caller());
-                old
-            }
-
-            #[track_caller]
-            pub fn fetch_and(&self, value: $number, wanted: Ordering) -> $number {
-                let wanted = self.writes(Of::Both, wanted, Location::caller());
-                let old = self.own.fetch_and(value, wanted);
-                note(Of::Both, old as u64, Location::caller());
-                old
-            }
+            })*
         }
     };
 }
@@ -157,9 +141,9 @@ atomic!(AtomicBool, bool, fetch_or, false, u64::from);
 atomic!(AtomicU32, u32, fetch_add, 0, u64::from);
 atomic!(AtomicU64, u64, fetch_add, 0, u64::from);
 atomic!(AtomicUsize, usize, fetch_add, 0, |value| value as u64);
-counts!(AtomicU32, u32);
-counts!(AtomicU64, u64);
-counts!(AtomicUsize, usize);
+counts!(AtomicU32, u32, fetch_add fetch_sub fetch_and);
+counts!(AtomicU64, u64, fetch_add fetch_sub fetch_and);
+counts!(AtomicUsize, usize, fetch_add fetch_sub fetch_and);
 
 /// Memory without atomics: two that use it at once, of whom one writes, are an error.
 #[derive(Debug, Default)]
