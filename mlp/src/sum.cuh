@@ -11,8 +11,10 @@ inline __device__ double sum_of_block(double *sums, double mine) {
         // What a thread adds, another has stored.
         __syncthreads();
         if (threadIdx.x < distance) {
-            sums[threadIdx.x] += sums[threadIdx.x + distance];
+            // Kept in a register: compilers let every thread read what thread 0 has just stored.
+            mine += sums[threadIdx.x + distance];
+            sums[threadIdx.x] = mine;
         }
     }
-    return threadIdx.x == 0 ? sums[0] : 0.0;
+    return mine;
 }

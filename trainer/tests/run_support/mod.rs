@@ -214,7 +214,10 @@ impl Run {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).stdin(Stdio::null());
         // What a run leaves in its default output folder is no part of the tree.
-        command.current_dir(env!("CARGO_TARGET_TMPDIR"));
+        // (A test program may have been carried to a machine without it.)
+        if Path::new(env!("CARGO_TARGET_TMPDIR")).is_dir() {
+            command.current_dir(env!("CARGO_TARGET_TMPDIR"));
+        }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }

@@ -46,7 +46,10 @@ pub fn run(root: &Path, target: &Path) -> Result<bool> {
     for part in ["tests", "kernels", "peers"] {
         fs::create_dir_all(folder.join(part)).at(&folder)?;
     }
-    copy_stripped(&process::built(root, target, "headlong")?, &folder.join("headlong"))?;
+    let program = folder.join("headlong");
+    copy_stripped(&process::built(root, target, "headlong")?, &program)?;
+    let packed = Command::new("xz").arg("-6").arg(&program).status();
+    ensure!(packed.context("`xz` is not installed")?.success(), "`xz` refuses the program");
     gather_tests(root, &folder)?;
     ensure!(
         kernels::build((root, target), &compiler, ARCHITECTURE, &folder.join("kernels"), &[])?,

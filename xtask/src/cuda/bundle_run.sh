@@ -61,11 +61,20 @@ work=$(mktemp -d) || give_up "there is no temporary folder"
 trap 'rm -rf "$work"' EXIT
 logs=$work/gpu-bundle
 mkdir -p "$logs" "$work/cache" "$work/tests" || give_up "$work cannot be written to"
-export XDG_CACHE_HOME="$work/cache" REQUIRE=cuda HEADLONG_PROGRAM="$here/headlong"
+program=$here/headlong
+export XDG_CACHE_HOME="$work/cache" REQUIRE=cuda
 unset HEADLONG_CUDA_LIBS
 [ -n "$LIBS" ] && export HEADLONG_CUDA_LIBS="$LIBS"
 [ -n "$REHEARSE" ] && export HEADLONG_CUDA_LIBS="$REHEARSE" REQUIRE=hostcuda
 python=${PYTHON:-python3}
+if [ -e "$here/headlong.xz" ]; then
+    program=$work/headlong
+    { xz -dc "$here/headlong.xz" 2>/dev/null ||
+        "$python" -c 'import lzma, sys; sys.stdout.buffer.write(lzma.open(sys.argv[1]).read())' \
+            "$here/headlong.xz"; } >"$program" && chmod +x "$program" ||
+        give_up "$here/headlong.xz cannot be unpacked"
+fi
+export HEADLONG_PROGRAM="$program"
 # One archive of all test programs: they share most of what they hold.
 if [ -e "$here/tests.tar.xz" ]; then
     tar -xJf "$here/tests.tar.xz" -C "$work/tests" 2>/dev/null ||
@@ -178,7 +187,7 @@ filter() {
 steps() {
     for batch in $(small 64 "65536 6912"); do
         for schedule in serial overlapped captured; do
-            run "$here/headlong" bench iteration --device cuda --shape C1 \
+            run "$program" bench iteration --device cuda --shape C1 \
                 --row-cap "$(small 100 fit)" --dtype bf16 --schedule $schedule \
                 --batch-size "$batch" --threads "$(small 1 "$(nproc)")" \
                 --seconds "$(small 0 5)" --json
@@ -192,7 +201,7 @@ equality() {
     # Serial, overlapped and captured runs have the same weights, bit for bit.
     for precision in f32 bf16; do
         for schedule in serial overlapped captured; do
-            run "$here/headlong" train --preset tiny --device cuda --kernels "$here/kernels" \
+            run "$program" train --preset tiny --device cuda --kernels "$here/kernels" \
                 --precision $precision --schedule $schedule --steps "$(small 8 2000)" \
                 --output-dir "$work/equality-$precision-$schedule"
         done
@@ -222,7 +231,7 @@ same_weights() {
 replays() {
     # Very many replays: their weights at the end are those of steps enqueued one by one.
     for schedule in overlapped captured; do
-        run "$here/headlong" train --preset tiny --device cuda --kernels "$here/kernels" \
+        run "$program" train --preset tiny --device cuda --kernels "$here/kernels" \
             --batch-size 512 --eval-every 0 --schedule $schedule \
             --steps "$(small 16 100000)" --output-dir "$work/replays-$schedule"
     done
@@ -231,7 +240,7 @@ replays() {
 
 traces() {
     for schedule in serial captured; do
-        run "$here/headlong" train --preset tiny --device cuda --precision bf16 --time \
+        run "$program" train --preset tiny --device cuda --precision bf16 --time \
             --batch-size "$(small 16 65536)" --steps "$(small 2 8)" --eval-every 0 \
             --schedule $schedule \
             --set "synthetic.train_rows=$(small 2_000 800_000)" \
@@ -247,7 +256,7 @@ traces() {
 
 # profiled TOOL...: one step after the other, under a tool.
 profiled() {
-    run "$@" "$here/headlong" bench iteration --device cuda --shape C1 --row-cap 1000000 \
+    run "$@" "$program" bench iteration --device cuda --shape C1 --row-cap 1000000 \
         --dtype bf16 --schedule serial --batch-size 65536 --seconds 0
 }
 
@@ -285,14 +294,15 @@ peers() {
     memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null |
         head -n 1)
     if [ -n "$REHEARSE" ]; then
-        run "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --smoke cuda
+        run "$python" "$here/peers/gpu_compare.py" --headlong "$program" --smoke cuda
     elif ! "$python" -c 'import torch; assert torch.cuda.is_available()' \
         >>"$logs/peers.log" 2>&1; then
         say "peers: skipped, because $python has no PyTorch that sees the GPU: set PYTHON"
     else
-        run "$python" "$here/peers/gpu_compare.py" --headlong "$here/headlong" --shape C1 \
+        run "$python" "$here/peers/gpu_compare.py" --headlong "$program" --shape C1 \
             --row-cap "$([ "${memory:-0}" -ge 120000 ] && echo 40000000 || echo 20000000)" \
-            --batch-size 65536 --rounds 1 --seconds 5 --limit 115 --mode default
+            --batch-size 65536 6912 --rounds 1 --seconds 5 --limit 85 \
+            --mode default
     fi
     grep -e ': ratio ' "$logs/peers.log" | tee -a "$out/summary.txt"
 }
@@ -304,8 +314,8 @@ one() {
         nvidia-smi >>"$logs/doctor.log" 2>&1
         # Tests alone read it.
         unset HEADLONG_PROGRAM
-        run "$here/headlong" doctor
-        export HEADLONG_PROGRAM="$here/headlong"
+        run "$program" doctor
+        export HEADLONG_PROGRAM="$program"
         ;;
     floors)
         stage floors 60
@@ -340,7 +350,7 @@ one() {
     traces) stage traces 60 && traces ;;
     embedding)
         stage embedding 40
-        run "$here/headlong" bench embedding --device cuda --json --tables "$(small 2 10)" \
+        run "$program" bench embedding --device cuda --json --tables "$(small 2 10)" \
             --rows "$(small 500 1680000)" --dim 128 --ids "$(small 128 104857)" --alpha 1.05 \
             --optimizer sgd --seconds "$(small 0 5)"
         ;;
