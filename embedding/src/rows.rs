@@ -174,6 +174,10 @@ pub(crate) enum RowsRef<'a> {
 }
 
 impl RowsRef<'_> {
+    pub(crate) fn none() -> Self {
+        RowsRef::F32(MatRef::new(&[], 0, 0))
+    }
+
     pub(crate) fn rows(&self) -> usize {
         match self {
             RowsRef::F32(rows) => rows.rows(),

@@ -11,7 +11,7 @@ use super::table::HybridTable;
 use crate::error::{EmbeddingError, Result};
 use crate::ids::{Bags, Ids, bags_of, num_samples};
 use crate::lookup::simd::{Gather, gather};
-use crate::rows::OpenRows;
+use crate::rows::{OpenRows, RowsRef};
 use crate::slot::staged;
 use crate::table::Rows;
 use headlong_device::pool::SharedMut;
@@ -150,7 +150,7 @@ impl HybridSet {
                 factors,
                 pooling,
                 recv_rows: recv_rows.unwrap_or(&[]),
-                replica: replica.as_ref().map(OpenRows::view),
+                replica: replica.as_ref().map_or(RowsRef::none(), OpenRows::view),
                 bags,
                 out,
                 out_first,

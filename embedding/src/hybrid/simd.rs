@@ -38,12 +38,7 @@ vectorized! {
 
     /// Rows of the replica are rounded as `TO` says before they are added; what was received is.
     fn pool_tile<const TO: u8>(tile: &PoolTile<'_>) {
-        match tile.replica {
-            Some(replica) => each_type!(
-                RowsRef, replica, replica => pool_rows::<_, TO>(tile, replica.data())
-            ),
-            None => pool_rows::<f32, TO>(tile, &[]),
-        }
+        each_type!(RowsRef, tile.replica, replica => pool_rows::<_, TO>(tile, replica.data()));
     }
 
     /// Sums the gradients of the rows `range`, each to its destination.
@@ -155,8 +150,8 @@ pub(super) struct PoolTile<'a> {
     pub(super) factors: &'a [f32],
     pub(super) pooling: Pooling,
     pub(super) recv_rows: &'a [f32],
-    /// What the origins of frequent rows count in.
-    pub(super) replica: Option<RowsRef<'a>>,
+    /// What the origins of frequent rows count in; empty where no row is frequent.
+    pub(super) replica: RowsRef<'a>,
     /// Which bags are pooled: those of only frequent rows, all others, or all there are.
     pub(super) bags: Pooled,
     pub(super) out: SharedMut<f32>,
