@@ -19,10 +19,11 @@ use std::time::{Duration, Instant};
 
 /// Waits are announced to the others by the control thread; longer sleeps would only delay nothing.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each
-/// time in vain halves it, down to the shortest; each time with success doubles it. Where ranks
-/// share a processor, looking again soon ends.
+/// A rank looks again for at most this long before it sleeps: waking up costs about as much.
 const SPIN: (Duration, Duration) = (Duration::from_micros(1), Duration::from_micros(60));
+/// The longest wait for which looking again would have been better, the time to wake up included:
+/// else two ranks that have begun to sleep wait for each other to wake up, and never stop.
+const SHORT_WAIT: Duration = Duration::from_micros(120);
 /// Descriptors that fit on the stack; a job of more ranks takes memory when it has to sleep.
 const FEW: usize = 64;
 
@@ -52,6 +53,13 @@ pub struct ProgressLoop {
 pub struct Pace {
     pub epoch: u32,
     pub deadline: Duration,
+}
+
+/// How long to look again after a wait that lasted so long: short waits double it, longer ones halve
+/// it. Where ranks share a processor, looking again soon ends.
+fn spin_after(spin: Duration, waited: Duration) -> Duration {
+    let next = if waited < SHORT_WAIT { spin * 2 } else { spin / 2 };
+    next.clamp(SPIN.0, SPIN.1)
 }
 
 fn wire(wires: &mut [Option<Wire>], peer: Rank) -> &mut Wire {
@@ -100,8 +108,8 @@ impl ProgressLoop {
             }
             health.check()?;
             if moved {
-                if idle_since.take().is_some() {
-                    self.spin = (self.spin * 2).min(SPIN.1);
+                if let Some(since) = idle_since.take() {
+                    self.spin = spin_after(self.spin, since.elapsed());
                 }
                 // Bytes that move, however slowly, are no reason to give a peer up.
                 wait = None;
@@ -119,8 +127,6 @@ impl ProgressLoop {
                 return Err(health.suspect(late));
             }
             health.note_waiting(Some(self.first_missing()));
-            self.spin = (self.spin / 2).max(SPIN.0);
-            idle_since = None;
             self.sleep(health, (pace.deadline - waited).min(LONGEST_SLEEP));
         }
         health.note_waiting(None);
@@ -215,5 +221,19 @@ impl ProgressLoop {
             let mut room: Vec<PollFd> = std::iter::from_fn(&mut next).collect();
             poll(&mut room, longest);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks that have begun to sleep take some 50 us from message to message, nearly all of them
+    /// to wake up.
+    #[test]
+    fn ranks_that_sleep_too_soon_look_again_for_longer() {
+        let after = |spin, waits: &[Duration]| waits.iter().copied().fold(spin, spin_after);
+        assert_eq!(after(SPIN.1, &[Duration::from_millis(2); 6]), SPIN.0);
+        assert_eq!(after(SPIN.0, &[Duration::from_micros(50); 6]), SPIN.1);
     }
 }
