@@ -286,7 +286,7 @@ pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
 }
 
 /// As [`run`], without an epilogue of the product's own, into bf16, finished by `epilogue` and
-/// rounded. It does not accumulate: sums are f32. Meant for [`Lhs::Words`] that are read where they
+/// rounded: sums are f32. Meant for [`Lhs::Words`] that are read where they
 /// lie: what has to be packed, tiles of AMX that would end beyond the matrix among it, is packed
 /// again for each panel.
 pub fn run_into_bf16(
@@ -298,8 +298,8 @@ pub fn run_into_bf16(
     let shape = (c.rows(), c.cols());
     product.check(shape);
     epilogue.check(shape);
-    let is_bare = !product.accumulate && !product.epilogue.any();
-    assert!(is_bare && matches!(product.rhs, Rhs::Panels(_)), "whole sums of rows and panels");
+    let is_bare = !product.epilogue.any();
+    assert!(is_bare && matches!(product.rhs, Rhs::Panels(_)), "sums of rows and panels");
     let kernels = Kernels::of(product.dtype);
     let tile = tile_shape(pool.threads(), kernels, product, shape);
     let compute = |tile: Tile<'_, bf16>| simd::compute_bf16(kernels, product, epilogue, tile);

@@ -29,6 +29,7 @@
 mod plan;
 mod side_stream;
 
+pub(crate) use plan::row_stride;
 pub use plan::{Arenas, Kind, MlpPlan, MlpSpec, Plans};
 
 use crate::gemm::FactorType;
@@ -37,7 +38,7 @@ use crate::linear::{
     self, Activation, BackwardDataArgs, BackwardWeightsArgs, Below, ColumnSums, Compute,
     ForwardArgs, Partials, Weights,
 };
-use headlong_device::{Device, Mat, Stream};
+use headlong_device::{DType, Device, Mat, Stream};
 use side_stream::SideStream;
 
 /// A stack of dense layers.
@@ -188,7 +189,7 @@ impl Mlp {
     /// The caller's matrix, or a rounded copy of it where products take 16 bits and it has 32.
     fn rounded(&self, stream: &Stream, end: usize, mat: &Mat) -> Mat {
         match &self.rounded {
-            Some(ends) if self.compute.rounding().is_some() => {
+            Some(ends) if self.compute.rounding().is_some() && mat.dtype() == DType::F32 => {
                 let rounded = ends[end].first_rows(mat.rows());
                 self.compute
                     .rounding()
@@ -196,7 +197,7 @@ impl Mlp {
                     .for_each(|rounding| rounding.copy(stream, mat, &rounded));
                 rounded
             }
-            Some(ends) if mat.dtype() != self.compute.dtype() => {
+            Some(ends) if self.compute.is_16_bit() && mat.dtype() == DType::F32 => {
                 let rounded = ends[end].first_rows(mat.rows());
                 linear::copy_rounded(stream.cuda_body(), std::iter::once((mat, &rounded)));
                 rounded
@@ -221,9 +222,9 @@ impl Mlp {
     /// Where values are rounded that keep the type f32, so is `y` where an activation comes last,
     /// and the gradient of `x`.
     ///
-    /// Where products take 16 bits, `x` and `y` may be f32 or of that type. Rows of a 16-bit `x`
-    /// whose stride allows it are read up to the next multiple of eight elements: what lies there
-    /// is finite.
+    /// `x` and its gradient may be f32 or [`Compute::stored`], and on a device `y` too. Rows of a
+    /// 16-bit `x` are read up to whole words of the products, on a device up to the next multiple
+    /// of eight elements where their stride allows it: what lies there is zero, on a device finite.
     pub fn forward(&self, stream: &Stream, x: &Mat, y: &Mat) {
         let mut input = self.rounded(stream, INPUT, x);
         for layer in &self.layers {
@@ -252,8 +253,7 @@ impl Mlp {
     pub fn backward(&self, stream: &Stream, args: &MlpBackwardArgs<'_>) {
         let side_stream = self.side_stream.begin(stream, self.layers.len());
         // The last forward pass has rounded the input.
-        let is_copied = args.x.dtype() != self.compute.dtype() || self.compute.rounding().is_some();
-        let input = self.rounded.as_ref().filter(|_| is_copied);
+        let input = self.rounded.as_ref().filter(|_| args.x.dtype() == DType::F32);
         let input = input.map_or(args.x.clone(), |ends| ends[INPUT].first_rows(args.x.rows()));
         let mut d_z = self.rounded(stream, OUTPUT, args.d_z);
         for (index, layer) in self.layers.iter().enumerate().rev() {

@@ -1,6 +1,6 @@
 //! Rounding to 16 bits: how the processor computes what a device computes with 16-bit matrices.
-//! What is stored has the values of bf16 or f16 and the type f32, except what a perceptron keeps
-//! between its layers in bf16; sums are f32 on both.
+//! What is stored has the values of bf16 or f16 and the type f32, except what networks keep
+//! between their layers in bf16; sums are f32 on both.
 
 use crate::simd::for_each_row;
 use headlong_device::{DType, Mat, Stream, bf16, f16};
@@ -18,8 +18,12 @@ pub enum Rounding {
 const TILE_ROWS: usize = 64;
 
 impl Rounding {
-    /// Rounds a matrix, f32. The CPU's: it blocks until done and allocates nothing.
+    /// Rounds a matrix; one that is stored in 16 bits is rounded already. The CPU's: it blocks
+    /// until done and allocates nothing.
     pub fn round(self, stream: &Stream, mat: &Mat) {
+        if mat.dtype() != DType::F32 {
+            return;
+        }
         let mut mat = mat.write::<f32>();
         for_each_row(stream.pool(), mat.view(), TILE_ROWS, |_, row| self.round_all(row));
     }

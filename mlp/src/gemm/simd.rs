@@ -21,7 +21,7 @@ use crate::simd::Tile;
 use half::bf16;
 use headlong_device::MatRef;
 use headlong_device::simd::{Bf16Products, Isa, bf16_products, isa};
-use packing::{add_rows, add_strips, finish_panel, pack_panel, pack_strips};
+use packing::{add_rows, add_strips, begin_panel, finish_panel, pack_panel, pack_strips};
 use pairs::{BAND_STRIDE, BAND_WORDS, Band, numbers_of, pack_band, widen};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -259,6 +259,9 @@ pub fn compute_bf16(
     for first in (0..tile.cols).step_by(PANEL_COLS) {
         // Panels are filled up with zeros: all columns of the sums are written.
         let sums = &mut sums.0[..tile.rows * PANEL_COLS];
+        if product.accumulate {
+            begin_panel(sums, &mut tile, first);
+        }
         let mut panel = tile.columns_in(first, sums);
         with_panels(kernels, product, &panels, &mut panel);
         // SAFETY: every sum was written, by the lines above.

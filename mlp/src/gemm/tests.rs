@@ -222,6 +222,17 @@ fn check_stored(dtype: FactorType, (m, n, depth): (usize, usize, usize), threads
             assert!(narrow[n..].iter().all(|value| value.is_nan()), "what lies between rows stays");
         }
     }
+    // Sums may start from what is there.
+    let (mut c, mut in_bf16) = (mask_data.clone(), mask_bf16.data().to_vec());
+    let epilogue = Epilogue { round: true, ..Epilogue::default() };
+    run(&pool, &Product { epilogue, accumulate: true, ..product }, MatMut::new(&mut c, m, n));
+    let by_words = Product { lhs: a_words, accumulate: true, ..product };
+    let c_bf16 = MatMut::with_stride(&mut in_bf16, m, n, n + 3);
+    run_into_bf16(&pool, &by_words, &Epilogue::default(), c_bf16);
+    for (got, expected) in in_bf16.chunks(n + 3).zip(c.chunks(n)) {
+        let got: Vec<_> = got[..n].iter().map(|value| value.to_f32()).collect();
+        assert_eq!(got, expected, "{dtype:?}: {m} {n} {depth}, accumulated");
+    }
     let transposed: Vec<f32> = (0..m * depth).map(|i| a_data[i % m * depth + i / m]).collect();
     let transposed = MatRef::new(&transposed, depth, m);
     let (a_bf16, b_bf16) = (narrow(transposed, m, m + 1), narrow(b, n, n + 5));

@@ -6,6 +6,7 @@
 //!
 //! # Shapes
 //! bottom B × D, vectors B × V, out B × (D + V); types as in [`super::dot`], rows may be strided.
+//! On the CPU the result, which is then rounded, and its gradient may be bf16.
 //!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two
@@ -21,13 +22,12 @@ mod tests;
 
 pub(crate) use cuda::builds;
 
-use super::dot::check;
 pub use super::dot::{BackwardArgs, ForwardArgs};
-use headlong_device::{Device, Mat, Stream};
+use headlong_device::{DType, Device, Mat, Stream};
 
 /// Copies both inputs side by side. [`ForwardArgs::out`] is B × (D + V) here.
 pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
-    shapes(args.bottom, args.vectors, args.out);
+    check(stream, [args.bottom, args.vectors, args.out]);
     match stream.device() {
         Device::Cpu => cpu::forward(stream, args),
         Device::Cuda(_) => cuda::forward(stream, args),
@@ -36,8 +36,8 @@ pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
 
 /// Cuts the gradient apart again.
 pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
-    shapes(args.d_bottom, args.d_vectors, args.d_out);
-    shapes(args.bottom, args.d_vectors, args.d_out);
+    check(stream, [args.d_bottom, args.d_vectors, args.d_out]);
+    check(stream, [args.bottom, args.d_vectors, args.d_out]);
     match stream.device() {
         Device::Cpu => {
             cpu::backward(stream, args);
@@ -47,6 +47,14 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
     }
 }
 
-fn shapes(bottom: &Mat, vectors: &Mat, out: &Mat) {
-    check(bottom, vectors, out, bottom.cols() + vectors.cols());
+fn check(stream: &Stream, [bottom, vectors, out]: [&Mat; 3]) {
+    let shape = (bottom.rows(), bottom.cols() + vectors.cols());
+    assert_eq!(vectors.rows(), bottom.rows(), "slot `{}`: rows", vectors.name());
+    assert_eq!((out.rows(), out.cols()), shape, "slot `{}`: rows × columns", out.name());
+    let [of_bottom, of_vectors, of_out] = [bottom, vectors, out].map(Mat::dtype);
+    let fits = match stream.device() {
+        Device::Cpu => of_bottom == DType::F32 && of_vectors == DType::F32,
+        Device::Cuda(_) => of_bottom == of_out && [DType::F32, of_out].contains(&of_vectors),
+    };
+    assert!(fits, "slot `{}`: {of_bottom:?} and {of_vectors:?} as {of_out:?}", out.name());
 }

@@ -18,8 +18,8 @@
 //!
 //! # Shapes
 //! `x₀` B × N, where N = (tables + 1) · dim for equal widths; `V` rank × N, `W` N × rank, `b` 1 ×
-//! N. f32; on a device whose products take 16 bits everything between the layers, and `x₀` with its
-//! gradient, is of that type.
+//! N. f32; where products take 16 bits, everything between the layers, and `x₀` with its gradient,
+//! is of that type ([`Compute::stored`]).
 //!
 //! # Parameters
 //! `cross.l.v.weight`, `cross.l.w.weight`, `cross.l.w.bias`. Weights ~ N(0, √(2 / (in + out))),
@@ -47,7 +47,7 @@ mod tests;
 pub(crate) use cuda::builds;
 
 use crate::linear::{Activation, Compute};
-use crate::mlp::{Arenas, Kind, Mlp, MlpBackwardArgs, MlpPlan, MlpSpec, Plans};
+use crate::mlp::{Arenas, Kind, Mlp, MlpBackwardArgs, MlpPlan, MlpSpec, Plans, row_stride};
 use crate::rounding::Rounding;
 use headlong_device::{Device, Mat, SlotId, Stream};
 
@@ -98,10 +98,9 @@ impl CrossSpec {
                 .add_to(plans)
         };
         let stacks = (0..self.layers).map(|layer| stack(plans, layer)).collect();
-        // Rows start at cache lines.
-        let stride = width.next_multiple_of(16);
+        let stride = row_stride(compute, width);
         let mut slot =
-            |name: String| plans.activations.matrix(&name, compute.dtype(), max_samples, stride);
+            |name: String| plans.activations.matrix(&name, compute.stored(), max_samples, stride);
         CrossPlan {
             width,
             compute,

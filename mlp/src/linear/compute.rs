@@ -20,8 +20,8 @@ pub enum Compute {
     /// f16, likewise. Gradients below 2⁻²⁴ are lost unless the loss is scaled. Devices only.
     F16,
     /// f32, of what was rounded as in [`Self::Bf16`] or [`Self::F16`]: the processor's way. Biases
-    /// are not rounded. Products of bf16 are added up in pairs ([`FactorType::Bf16`]). A perceptron
-    /// stores in 16 bits what lies between its layers, where the processor multiplies bf16.
+    /// are not rounded. Products of bf16 are added up in pairs ([`FactorType::Bf16`]). What lies
+    /// between layers is stored in 16 bits where the processor multiplies bf16.
     Rounded(Rounding),
     /// As [`Self::Rounded`] to bf16, with products added up in tiles ([`FactorType::Bf16Tiles`]).
     RoundedTiles,
@@ -66,9 +66,9 @@ impl Compute {
         }
     }
 
-    /// Type in which a perceptron keeps what lies between its layers: as [`Self::dtype`], but bf16
+    /// Type in which networks keep what lies between their layers: as [`Self::dtype`], but bf16
     /// where a processor multiplies that, with the same bits.
-    pub(crate) fn stored(self) -> DType {
+    pub fn stored(self) -> DType {
         match self.factor_type().is_bf16() && bf16_products() >= Bf16Products::Pairs {
             true => DType::Bf16,
             false => self.dtype(),

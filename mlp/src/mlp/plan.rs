@@ -142,30 +142,18 @@ impl MlpSpec<'_> {
         let rounds = takes_less && self.kind == Kind::Perceptron;
         let rounded = rounds.then(|| {
             ends.map(|(what, width)| {
-                let (name, stride) = (format!("{}.{what}", self.name), self.stride(width));
-                let slot = plans.activations.matrix(&name, self.stored(), self.max_samples, stride);
+                let (name, stride) =
+                    (format!("{}.{what}", self.name), row_stride(self.compute, width));
+                let slot = plans.activations.matrix(
+                    &name,
+                    self.compute.stored(),
+                    self.max_samples,
+                    stride,
+                );
                 (slot, width)
             })
         });
         MlpPlan { kind: self.kind, compute: self.compute, layers, rounded }
-    }
-
-    /// Type of what lies between the layers and of rounded ends.
-    fn stored(&self) -> DType {
-        match self.kind {
-            Kind::Perceptron => self.compute.stored(),
-            Kind::LowRank => self.compute.dtype(),
-        }
-    }
-
-    /// Elements between the starts of rows `width` wide: whole cache lines, and never so many that
-    /// all rows would fall into the same few lines of the first-level cache.
-    fn stride(&self, width: usize) -> usize {
-        // Of 16 bits a processor reads more rows at once.
-        let is_narrow = self.stored() == DType::Bf16 && !self.compute.is_16_bit();
-        let (line, most) = if is_narrow { (32, 256) } else { (16, 512) };
-        let stride = width.next_multiple_of(line);
-        if stride.is_multiple_of(most) { stride + line } else { stride }
     }
 
     /// `top.0`, `cross.0.v`.
@@ -183,7 +171,7 @@ impl MlpSpec<'_> {
         let (has_bias, relu) =
             (last || self.kind == Kind::Perceptron, self.kind == Kind::Perceptron);
         let Plans { parameters, activations, .. } = plans;
-        let (compute, stored, shape) = (self.compute, self.stored(), (width, inputs));
+        let (compute, stored, shape) = (self.compute, self.compute.stored(), (width, inputs));
         let weights = WeightsPlan::add_for(
             compute,
             parameters,
@@ -197,7 +185,7 @@ impl MlpSpec<'_> {
             activations.matrix(&format!("{name}.{what}"), dtype, rows, cols)
         };
         let between = (!last).then(|| {
-            let stride = self.stride(width);
+            let stride = row_stride(compute, width);
             let [y, d_z] = ["y", "d_z"].map(|what| matrix(what, stored, self.max_samples, stride));
             // A bit an element: where there is no device to write it, it takes a sixtieth of the
             // room of the two.
@@ -229,6 +217,16 @@ impl MlpSpec<'_> {
             (blocks, self.narrow, weight, bias)
         })
     }
+}
+
+/// Elements between the starts of rows `width` wide: whole cache lines, and never so many that all
+/// rows would fall into the same few lines of the first-level cache.
+pub(crate) fn row_stride(compute: Compute, width: usize) -> usize {
+    // Of 16 bits a processor reads more rows at once.
+    let is_narrow = compute.stored() == DType::Bf16 && !compute.is_16_bit();
+    let (line, most) = if is_narrow { (32, 256) } else { (16, 512) };
+    let stride = width.next_multiple_of(line);
+    if stride.is_multiple_of(most) { stride + line } else { stride }
 }
 
 impl MlpPlan {

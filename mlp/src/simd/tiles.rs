@@ -115,11 +115,11 @@ pub fn for_each_row<T: Send>(
 }
 
 /// As [`for_each_row`], for the rows of two matrices of equally many.
-pub fn for_each_row_of_two(
+pub fn for_each_row_of_two<T: Send, U: Send>(
     pool: &Pool,
-    (mut first, mut second): (MatMut<'_>, MatMut<'_>),
+    (mut first, mut second): (MatMut<'_, T>, MatMut<'_, U>),
     tile_rows: usize,
-    body: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+    body: impl Fn(usize, &mut [T], &mut [U]) + Sync,
 ) {
     assert!(tile_rows > 0, "bands hold at least one row");
     assert_eq!(first.rows(), second.rows(), "matrices that are cut alike have equally many rows");

@@ -13,6 +13,7 @@ use headlong_device::MatRef;
 use headlong_device::bf16::{round, widen};
 use headlong_device::simd::{Isa, isa};
 use headlong_device::vectorized;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Packs a block of `matrix`, in words, as a panel on the stack, zeros beyond its columns.
@@ -170,6 +171,26 @@ vectorized! {
         match matrix {
             Numbers::F32(matrix) => add_each(matrix, rows, first, sums, |value| value),
             Numbers::Bf16(matrix) => add_each(matrix, rows, first, sums, widen),
+        }
+    }
+
+    /// Sums of a panel that start from what a tile of bf16 holds, the columns from `first` on;
+    /// zeros beyond them.
+    pub fn begin_panel(sums: &mut [MaybeUninit<f32>], tile: &mut Tile<'_, bf16>, first: usize) {
+        let cols = PANEL_COLS.min(tile.cols - first);
+        let (sums, _) = sums.as_chunks_mut::<PANEL_COLS>();
+        for (row, sums) in sums.iter_mut().enumerate() {
+            let held = tile.row_mut(row, first, cols);
+            match held.first_chunk::<PANEL_COLS>() {
+                Some(held) => {
+                    sums.iter_mut().zip(held).for_each(|(sum, held)| _ = sum.write(widen(*held)));
+                }
+                None => {
+                    let held = held.iter().map(|held| widen(*held));
+                    let held = held.chain(std::iter::repeat(0.0));
+                    sums.iter_mut().zip(held).for_each(|(sum, held)| _ = sum.write(held));
+                }
+            }
         }
     }
 

@@ -2,6 +2,8 @@ use super::*;
 use crate::oracle::{self, CrossLayer};
 use crate::sum::block_len;
 use crate::testing::{frozen_on, values, wide_on};
+use headlong_device::DType;
+use headlong_device::simd::{Bf16Products, Isa, Limit};
 use headlong_device::testing::{small_integers, uniform};
 
 #[derive(Debug, Clone, Copy)]
@@ -74,12 +76,9 @@ impl Case {
         cross.stacks().iter().for_each(|stack| stack.refresh(stream));
         // Rows of what is handed over start anywhere; in 16 bits they are as the model lays them
         // out.
-        let wide = |name, data: &[f32]| {
-            if compute.is_16_bit() {
-                sixteen_bits(stream, compute, name, (samples, width), data)
-            } else {
-                wide_on(stream, name, samples, width, data)
-            }
+        let wide = |name, data: &[f32]| match compute.stored() {
+            DType::F32 => wide_on(stream, name, samples, width, data),
+            _ => sixteen_bits(stream, compute, name, (samples, width), data),
         };
         let (y, d_y) = (wide("y", &[]), wide("d_y", &self.d_y(make)));
         Network { case: self, arenas, cross, y, d_y }
@@ -136,18 +135,27 @@ fn sixteen_bits(
     data: &[f32],
 ) -> Mat {
     let mut plan = headlong_device::ArenaPlan::new(name);
-    let slot = plan.matrix(name, compute.dtype(), rows, cols.next_multiple_of(16));
+    let slot = plan.matrix(name, compute.stored(), rows, cols.next_multiple_of(16));
     let mat = plan.freeze_on(stream).unwrap().mat(slot).columns(0, cols);
     if !data.is_empty() {
-        let from = frozen_on(stream, "values", rows, cols, data);
-        crate::linear::copy_rounded(stream.cuda_body(), std::iter::once((&from, &mat)));
-        stream.synchronize().unwrap();
+        fill(stream, &mat, data);
     }
     mat
 }
 
+/// Rounds `data` into a matrix of 16 bits.
+fn fill(stream: &Stream, mat: &Mat, data: &[f32]) {
+    let from = frozen_on(stream, "values", mat.rows(), mat.cols(), data);
+    match stream.device() {
+        Device::Cpu => Rounding::Bf16.copy(stream, &from, mat),
+        Device::Cuda(_) => {
+            crate::linear::copy_rounded(stream.cuda_body(), std::iter::once((&from, mat)));
+            stream.synchronize().unwrap();
+        }
+    }
+}
+
 fn numbers(mat: &Mat) -> Vec<f32> {
-    use headlong_device::DType;
     match mat.dtype() {
         DType::Bf16 => mat.to_vec::<half::bf16>().unwrap().iter().map(|x| x.to_f32()).collect(),
         DType::F16 => mat.to_vec::<half::f16>().unwrap().iter().map(|x| x.to_f32()).collect(),
@@ -158,8 +166,8 @@ fn numbers(mat: &Mat) -> Vec<f32> {
 impl Network {
     fn fill(&self, stream: &Stream, make: Make) {
         let (x0, case) = (self.cross.input().first_rows(self.case.samples), self.case);
-        let fill = |mat: &Mat, data: &[f32]| match mat.dtype() {
-            headlong_device::DType::F32 => {
+        let write = |mat: &Mat, data: &[f32]| match mat.dtype() {
+            DType::F32 => {
                 let mut data = data.to_vec();
                 self.cross
                     .compute
@@ -168,14 +176,10 @@ impl Network {
                     .for_each(|rounding| rounding.round_all(&mut data));
                 mat.copy_from(&data).unwrap();
             }
-            _ => {
-                let from = frozen_on(stream, "values", mat.rows(), mat.cols(), data);
-                crate::linear::copy_rounded(stream.cuda_body(), std::iter::once((&from, mat)));
-                stream.synchronize().unwrap();
-            }
+            _ => fill(stream, mat, data),
         };
-        fill(&x0, &case.x0(make));
-        fill(&self.d_y, &case.d_y(make));
+        write(&x0, &case.x0(make));
+        write(&self.d_y, &case.d_y(make));
     }
 
     fn enqueue(&self, stream: &Stream, accumulate: bool) {
@@ -249,6 +253,7 @@ fn agrees_with_the_oracle() {
     check_exact(&stream);
     check_bounds(&stream, Compute::F32, oracle::UNIT * 8.0);
     check_bounds(&stream, Compute::Rounded(Rounding::Bf16), 2.0_f64.powi(-8));
+    check_bounds(&stream, Compute::RoundedTiles, 2.0_f64.powi(-8));
     check_bounds(&stream, Compute::Rounded(Rounding::F16), 2.0_f64.powi(-11));
 }
 
@@ -301,12 +306,39 @@ fn the_oracle_agrees_with_finite_differences() {
 
 #[test]
 fn threads_change_no_bit() {
-    for case in CASES {
+    for (case, compute) in
+        CASES.into_iter().flat_map(|case| [(case, Compute::F32), (case, Compute::RoundedTiles)])
+    {
         let run = |threads| {
             let stream = Stream::cpu(threads);
-            case.network(&stream, Compute::F32, scaled).run(&stream, scaled, false)
+            case.network(&stream, compute, scaled).run(&stream, scaled, false)
         };
-        assert_eq!(run(1), run(3), "{case:?}");
+        assert_eq!(run(1), run(3), "{case:?}, {compute:?}");
+    }
+}
+
+/// Nor do instruction sets, with which the type changes that bf16 is stored in.
+#[test]
+fn what_is_stored_in_16_bits_has_the_bits_of_what_is_rounded() {
+    let sets = [
+        (Isa::Portable, Bf16Products::None),
+        (Isa::Avx512, Bf16Products::None),
+        (Isa::Avx512, Bf16Products::Pairs),
+        (Isa::Avx512, Bf16Products::Tiles),
+    ];
+    for compute in [Compute::Rounded(Rounding::Bf16), Compute::RoundedTiles] {
+        for case in CASES {
+            let results = sets.map(|(isa, bf16)| {
+                Limit::new(isa, bf16).run(|| {
+                    let stream = Stream::cpu(2);
+                    let network = case.network(&stream, compute, scaled);
+                    [false, true].map(|accumulate| network.run(&stream, scaled, accumulate))
+                })
+            });
+            for (got, set) in results.iter().zip(&sets) {
+                assert_eq!(*got, results[0], "{case:?}, {compute:?}, {set:?}");
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! How the output of the bottom network and the vectors meet.
 
 use crate::config::Interaction as Choice;
-use headlong_device::{Mat, Stream};
+use headlong_device::{DType, Mat, Stream};
 use headlong_mlp::interaction::{cat, dot};
 use headlong_mlp::linear::Activation;
 use headlong_mlp::loss_scale::LossScale;
@@ -20,7 +20,10 @@ impl Interaction {
 
     /// The forward pass; it may round `vectors`.
     pub(crate) fn forward(&self, stream: &Stream, bottom: &Mat, vectors: &Mat, out: &Mat) {
-        self.rounding.iter().for_each(|rounding| rounding.round(stream, vectors));
+        // Stored in 16 bits, the result is rounded as it is written.
+        if out.dtype() == DType::F32 {
+            self.rounding.iter().for_each(|rounding| rounding.round(stream, vectors));
+        }
         let args = dot::ForwardArgs { bottom, vectors, out };
         match self.choice {
             Choice::Dot => dot::forward(stream, &args),

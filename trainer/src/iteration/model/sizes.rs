@@ -114,6 +114,8 @@ pub(super) struct Sizes {
     pub(super) sum_blocks: usize,
     /// Element type of what the dense network and the interaction hand each other.
     pub(super) between: DType,
+    /// Element type of the top network's input.
+    pub(super) top_input: DType,
     /// Element type of the vectors.
     pub(super) vectors: DType,
     pub(super) scaled: bool,
@@ -139,6 +141,10 @@ impl Sizes {
             ranks,
             sum_blocks,
             between: compute.dtype(),
+            top_input: match config.model.interaction {
+                Interaction::Cross => compute.stored(),
+                Interaction::Dot | Interaction::Cat => compute.dtype(),
+            },
             vectors: vector_type(config, compute.dtype()),
             scaled: config.train.precision == Precision::F16,
         }
@@ -177,11 +183,11 @@ impl Sizes {
             |name: &str, dtype, rows, cols| plans.activations.matrix(name, dtype, rows, cols);
         let width = self.tables * self.dim;
         // Rows of the interaction start at cache lines.
-        let top_in = self.top_in.next_multiple_of(16);
+        let top_in = self.top_in.next_multiple_of(64 / self.top_input.bytes());
         let bottom_out = ["bottom_out", "d_bottom_out"]
             .map(|name| typed(name, self.between, self.micro, self.bottom_out));
         let top_in =
-            ["top_in", "d_top_in"].map(|name| typed(name, self.between, self.micro, top_in));
+            ["top_in", "d_top_in"].map(|name| typed(name, self.top_input, self.micro, top_in));
         let record = typed("record", DType::U64, 1, 1);
         let norm_sums = typed("sums of norms", DType::U64, 1, norm_sums);
         let exchanged = [
