@@ -103,7 +103,7 @@ impl Kernels {
 
     /// Most rows that a tile may have whose left factor is packed.
     pub fn max_packed_rows(self) -> usize {
-        MAX_STRIPS * self.max_rows()
+        PACKED_ELEMENTS / self.strip_elements(self.variant.block_words()) * self.max_rows()
     }
 
     /// Elements from one step of k to the next in a packed strip that lies by columns; from one row
