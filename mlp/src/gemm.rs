@@ -349,12 +349,13 @@ fn tile_shape(
         // A band of rows stays in the second-level cache while all panels pass by.
         Rhs::Panels(panels) => {
             let sides: &[usize] = match (kernels.variant, product.lhs) {
-                // Rows that are not packed come from there for each panel, however long they are.
+                // Rows that are not packed come from there for each panel, a stretch of them.
                 (Variant::Words | Variant::Tiles, Lhs::Words(_)) => {
-                    match simd::BAND_ELEMENTS / product.dtype.words(panels.k).max(1) {
-                        256.. => &[256, 64],
-                        128.. => &[128, 64],
-                        _ => &[64],
+                    // More than a band has none that would have to be packed.
+                    let is_short = product.dtype.words(panels.k) <= simd::BAND_WORDS / 2;
+                    match is_short && rows.is_multiple_of(2 * simd::BAND_ROWS) {
+                        true => &[2 * simd::BAND_ROWS, simd::BAND_ROWS, 128, 64],
+                        false => &[simd::BAND_ROWS, 128, 64],
                     }
                 }
                 (Variant::Words | Variant::Tiles, _) => &[simd::BAND_ROWS, 64],
@@ -380,8 +381,12 @@ fn tile_shape(
 /// number takes as long as so many products.
 fn even_tiles(threads: usize, (rows, cols): (usize, usize), most_rows: usize) -> (usize, usize) {
     const PACKING: usize = 150;
+    // Whole microtiles: sums of others do not lie as tiles are loaded.
+    let whole = |len: usize| len.next_multiple_of(PANEL_COLS);
     let tile = |height, width| {
-        (even(rows, most_rows.min(height)), even(cols, width).next_multiple_of(PANEL_COLS))
+        let height = even(rows, most_rows.min(height));
+        let height = if whole(height) <= most_rows { whole(height) } else { height };
+        (height.min(rows), whole(even(cols, width)))
     };
     let time = |&(height, width): &(usize, usize)| {
         let tiles = rows.div_ceil(height) * cols.div_ceil(width);

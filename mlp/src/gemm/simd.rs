@@ -14,15 +14,15 @@ mod packing;
 mod pairs;
 
 pub use packing::{copy_panel, transpose_panel};
-pub use pairs::{BAND_ELEMENTS, BAND_ROWS, pair_panel, pair_transposed_panel};
+pub use pairs::{BAND_ROWS, BAND_WORDS, pair_panel, pair_transposed_panel};
 
 use super::{Epilogue, FactorType, GROUP, Lhs, Numbers, PANEL_COLS, Panels, Product, Rhs};
 use crate::simd::Tile;
 use half::bf16;
 use headlong_device::MatRef;
 use headlong_device::simd::{Bf16Products, Isa, bf16_products, isa};
-use packing::{add_rows, add_strips, begin_panel, finish_panel, pack_panel, pack_strips};
-use pairs::{BAND_STRIDE, BAND_WORDS, Band, numbers_of, pack_band, widen};
+use packing::{add_rows, add_strips, begin_sums, finish_sums, pack_panel, pack_strips};
+use pairs::{BAND_STRIDE, Band, numbers_of, pack_band, widen};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -239,11 +239,22 @@ pub fn compute(kernels: Kernels, product: &Product<'_>, mut tile: Tile<'_>) {
     }
 }
 
-/// The sums of a panel's columns of a tile, in whole cache lines.
-#[repr(C, align(64))]
-struct PanelSums([MaybeUninit<f32>; BAND_ROWS * PANEL_COLS]);
+/// Panels whose sums of a tile are finished together: pieces of rows that are read and written have
+/// so many lines of the cache that the next ones are fetched ahead.
+const NEAR_PANELS: usize = 4;
 
-/// As [`compute`], into bf16: panel after panel, whose sums stay near until they are finished.
+/// As [`NEAR_PANELS`], where rows of the left factor take several stretches: each meets all of the
+/// panels.
+const MAX_PANELS: usize = 16;
+
+/// Sums of some panels' columns of a tile, in whole cache lines.
+#[repr(C, align(64))]
+struct Sums([MaybeUninit<f32>; SUMS]);
+
+const SUMS: usize = BAND_ROWS * MAX_PANELS * PANEL_COLS;
+
+/// As [`compute`], into bf16: some panels after the others, whose sums stay near until they are
+/// finished.
 pub fn compute_bf16(
     kernels: Kernels,
     product: &Product<'_>,
@@ -255,18 +266,21 @@ pub fn compute_bf16(
     let Rhs::Panels(panels) = product.rhs else {
         unreachable!("only panels are multiplied into bf16");
     };
-    let mut sums = PanelSums([MaybeUninit::uninit(); BAND_ROWS * PANEL_COLS]);
-    for first in (0..tile.cols).step_by(PANEL_COLS) {
-        // Panels are filled up with zeros: all columns of the sums are written.
-        let sums = &mut sums.0[..tile.rows * PANEL_COLS];
+    let is_long = product.dtype.words(panels.k) > BAND_WORDS;
+    let most = if is_long { MAX_PANELS } else { NEAR_PANELS };
+    let mut sums = Sums([MaybeUninit::uninit(); SUMS]);
+    for first in (0..tile.cols).step_by(most * PANEL_COLS) {
+        let count = most.min((tile.cols - first).div_ceil(PANEL_COLS));
+        let sums = &mut sums.0[..tile.rows * count * PANEL_COLS];
         if product.accumulate {
-            begin_panel(sums, &mut tile, first);
+            begin_sums(sums, &mut tile, first);
         }
-        let mut panel = tile.columns_in(first, sums);
-        with_panels(kernels, product, &panels, &mut panel);
+        // Panels are filled up with zeros: all columns of the sums are written.
+        let mut near = tile.columns_in(first, sums);
+        with_panels(kernels, product, &panels, &mut near);
         // SAFETY: every sum was written, by the lines above.
         let sums = unsafe { std::slice::from_raw_parts(sums.as_ptr().cast::<f32>(), sums.len()) };
-        finish_panel(sums, epilogue, &mut tile, first);
+        finish_sums(sums, epilogue, &mut tile, first);
     }
 }
 

@@ -253,7 +253,7 @@ fn check_stored(dtype: FactorType, (m, n, depth): (usize, usize, usize), threads
 
 #[test]
 fn factors_in_16_bits_give_the_same_bits() {
-    // On one thread tiles are largest.
+    // Rows of several bands, panels of several groups, stretches; on one thread tiles are largest.
     let shapes = [
         (1, 1, 1),
         (15, 33, 17),
@@ -261,7 +261,9 @@ fn factors_in_16_bits_give_the_same_bits() {
         (29, 479, 13),
         (3, 16, 1500),
         (300, 70, 20),
+        (512, 150, 40),
         (600, 33, 40),
+        (40, 600, 1100),
     ];
     on_every_path(&mut |_| {
         for shape in shapes {

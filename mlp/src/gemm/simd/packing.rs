@@ -174,51 +174,49 @@ vectorized! {
         }
     }
 
-    /// Sums of a panel that start from what a tile of bf16 holds, the columns from `first` on;
-    /// zeros beyond them.
-    pub fn begin_panel(sums: &mut [MaybeUninit<f32>], tile: &mut Tile<'_, bf16>, first: usize) {
-        let cols = PANEL_COLS.min(tile.cols - first);
-        let (sums, _) = sums.as_chunks_mut::<PANEL_COLS>();
-        for (row, sums) in sums.iter_mut().enumerate() {
-            let held = tile.row_mut(row, first, cols);
-            match held.first_chunk::<PANEL_COLS>() {
-                Some(held) => {
-                    sums.iter_mut().zip(held).for_each(|(sum, held)| _ = sum.write(widen(*held)));
-                }
-                None => {
-                    let held = held.iter().map(|held| widen(*held));
-                    let held = held.chain(std::iter::repeat(0.0));
-                    sums.iter_mut().zip(held).for_each(|(sum, held)| _ = sum.write(held));
-                }
-            }
+    /// Sums of panels, a dense matrix, that start from what a tile of bf16 holds, the columns from
+    /// `first` on; zeros beyond them.
+    pub fn begin_sums(sums: &mut [MaybeUninit<f32>], tile: &mut Tile<'_, bf16>, first: usize) {
+        let width = sums.len() / tile.rows;
+        for (row, sums) in sums.chunks_exact_mut(width).enumerate() {
+            let held = tile.row_mut(row, first, width.min(tile.cols - first));
+            let (sums, rest) = sums.split_at_mut(held.len());
+            sums.iter_mut().zip(held).for_each(|(sum, held)| _ = sum.write(widen(*held)));
+            rest.iter_mut().for_each(|sum| _ = sum.write(0.0));
         }
     }
 
-    /// Finishes sums of a panel, the columns from `first` on of a tile of bf16.
-    pub fn finish_panel(
+    /// Finishes sums of panels, a dense matrix: the columns from `first` on of a tile of bf16.
+    pub fn finish_sums(
         sums: &[f32],
         epilogue: &Epilogue<'_, bf16>,
         tile: &mut Tile<'_, bf16>,
         first: usize,
     ) {
-        let cols = PANEL_COLS.min(tile.cols - first);
-        let col = tile.first_col + first;
-        // What changes nothing stands for a part that is absent, so that rows stay in registers.
-        let mut bias = [-0.0; PANEL_COLS];
-        if let Some(all) = epilogue.bias {
-            bias[..cols].copy_from_slice(&all[col..col + cols]);
-        }
+        let width = sums.len() / tile.rows;
         let floor = if epilogue.relu { 0.0 } else { f32::NEG_INFINITY };
-        let (sums, _) = sums.as_chunks::<PANEL_COLS>();
-        for (row, sums) in sums.iter().enumerate() {
-            let mask = match &epilogue.mask {
-                Some(mask) => &mask.row(tile.first_row + row)[col..col + cols],
-                None => &[bf16::ONE; PANEL_COLS][..cols],
-            };
-            let target = tile.row_mut(row, first, cols);
-            match mask.first_chunk::<PANEL_COLS>() {
-                Some(mask) => finish_row(sums, &bias, floor, mask, &mut target[..PANEL_COLS]),
-                None => finish_row(sums, &bias, floor, mask, target),
+        for (row, sums) in sums.chunks_exact(width).enumerate() {
+            let (sums, _) = sums.as_chunks::<PANEL_COLS>();
+            for (panel, sums) in sums.iter().enumerate() {
+                let first = first + panel * PANEL_COLS;
+                let cols = PANEL_COLS.min(tile.cols - first);
+                let col = tile.first_col + first;
+                // What changes nothing stands for a part that is absent.
+                let bias = match epilogue.bias {
+                    Some(bias) => &bias[col..col + cols],
+                    None => &[-0.0; PANEL_COLS][..cols],
+                };
+                let mask = match &epilogue.mask {
+                    Some(mask) => &mask.row(tile.first_row + row)[col..col + cols],
+                    None => &[bf16::ONE; PANEL_COLS][..cols],
+                };
+                let target = tile.row_mut(row, first, cols);
+                match (mask.first_chunk::<PANEL_COLS>(), bias.first_chunk::<PANEL_COLS>()) {
+                    (Some(mask), Some(bias)) => {
+                        finish_row(sums, bias, floor, mask, &mut target[..PANEL_COLS]);
+                    }
+                    _ => finish_row(sums, bias, floor, mask, target),
+                }
             }
         }
     }
@@ -228,7 +226,7 @@ vectorized! {
 #[inline(always)]
 fn finish_row(
     sums: &[f32; PANEL_COLS],
-    bias: &[f32; PANEL_COLS],
+    bias: &[f32],
     floor: f32,
     mask: &[bf16],
     target: &mut [bf16],

@@ -17,9 +17,6 @@ pub const BAND_ROWS: usize = 256;
 /// Most words of a packed row: 128 of them take a quarter of a second-level cache of 1 MiB.
 pub const BAND_WORDS: usize = 512;
 
-/// Words of a band at most.
-pub const BAND_ELEMENTS: usize = BAND_ROWS * BAND_WORDS;
-
 /// Words from one packed row to the next: not a multiple of 2 KiB, which all rows of a microtile
 /// would share their sets by.
 pub const BAND_STRIDE: usize = BAND_WORDS + 16;
