@@ -118,7 +118,7 @@ impl Network {
         let [bottom, top_in, d_bottom, d_top_in] = &self.between;
         self.bottom.forward(stream, &self.dense, bottom);
         let vectors = &self.vectors;
-        dot::forward(stream, &dot::ForwardArgs { bottom, vectors, out: top_in });
+        dot::forward(stream, &dot::ForwardArgs { bottom, vectors, out: top_in }, None);
         self.top.forward(stream, top_in, &self.logits);
         let (logits, labels, d_logits, sums) =
             (&self.logits, &self.labels, &self.d_logits, &self.sums);
@@ -142,7 +142,7 @@ impl Network {
             bottom_activation,
             loss_scale: None,
         };
-        dot::backward(stream, &args);
+        dot::backward(stream, &args, None);
         let args =
             MlpBackwardArgs { x: &self.dense, d_z: d_bottom, d_x: None, accumulate, block_len };
         self.bottom.backward(stream, &args);

@@ -86,7 +86,8 @@ fn step(model: &Model, stream: &Stream, number: u64) {
     model.bottom.refresh(stream);
     model.top.refresh(stream);
     model.bottom.forward(stream, dense, bottom_out);
-    dot::forward(stream, &dot::ForwardArgs { bottom: bottom_out, vectors, out: top_in });
+    let args = dot::ForwardArgs { bottom: bottom_out, vectors, out: top_in };
+    dot::forward(stream, &args, None);
     model.top.forward(stream, top_in, logits);
     let scale = 1.0 / SAMPLES as f32;
     let block_len = headlong_mlp::sum::block_len(SAMPLES, sums.rows());
@@ -112,7 +113,7 @@ fn step(model: &Model, stream: &Stream, number: u64) {
         bottom_activation,
         loss_scale: None,
     };
-    dot::backward(stream, &args);
+    dot::backward(stream, &args, None);
     model.bottom.backward(
         stream,
         &MlpBackwardArgs { x: dense, d_z: d_bottom, d_x: None, accumulate: false, block_len },

@@ -41,7 +41,7 @@ fn at_dim(harness: &mut Harness, samples: usize, dim: usize) -> anyhow::Result<(
     let name = format!("interaction/forward {samples}x{}x{dim}", TABLES + 1);
     let rate = Rate { name: &name, unit: "GFLOP/s", work: gflop, floor: Floor::Arithmetic };
     let args = ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out };
-    harness.measure(&rate, || forward(&stream, &args));
+    harness.measure(&rate, || forward(&stream, &args, None));
 
     let name = format!("interaction/backward {samples}x{}x{dim}", TABLES + 1);
     let rate = Rate { name: &name, unit: "GFLOP/s", work: 2.0 * gflop, floor: Floor::Arithmetic };
@@ -54,6 +54,6 @@ fn at_dim(harness: &mut Harness, samples: usize, dim: usize) -> anyhow::Result<(
         bottom_activation: Activation::Relu,
         loss_scale: None,
     };
-    harness.measure(&rate, || backward(&stream, &args));
+    harness.measure(&rate, || backward(&stream, &args, None));
     Ok(())
 }

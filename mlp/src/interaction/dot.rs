@@ -42,6 +42,7 @@ pub(crate) use cuda::builds;
 
 use crate::linear::Activation;
 use crate::loss_scale::LossScale;
+use crate::rounding::Rounding;
 use headlong_device::{DType, Device, Mat, Stream};
 
 /// Columns of the output: `dim + T(T + 1) / 2` for T vectors of `dim` elements.
@@ -77,11 +78,12 @@ pub struct ForwardArgs<'a> {
     pub out: &'a Mat,
 }
 
-/// The bottom output and the products of all pairs.
-pub fn forward(stream: &Stream, args: &ForwardArgs<'_>) {
+/// The bottom output and the products of all pairs. The CPU rounds vectors as `rounding` says
+/// before they meet, as tensor cores do; those of f16, and many to a sample, in their slot.
+pub fn forward(stream: &Stream, args: &ForwardArgs<'_>, rounding: Option<Rounding>) {
     shapes(args.bottom, args.vectors, args.out);
     match stream.device() {
-        Device::Cpu => cpu::forward(stream, args),
+        Device::Cpu => cpu::forward(stream, args, rounding),
         Device::Cuda(_) => cuda::forward(stream, args),
     }
 }
@@ -106,13 +108,14 @@ pub struct BackwardArgs<'a> {
     pub loss_scale: Option<&'a LossScale>,
 }
 
-/// The gradients of the bottom output and of the vectors.
-pub fn backward(stream: &Stream, args: &BackwardArgs<'_>) {
+/// The gradients of the bottom output and of the vectors, after [`forward`] with the same
+/// `rounding`.
+pub fn backward(stream: &Stream, args: &BackwardArgs<'_>, rounding: Option<Rounding>) {
     shapes(args.bottom, args.vectors, args.d_out);
     shapes(args.d_bottom, args.d_vectors, args.d_out);
     match stream.device() {
         Device::Cpu => {
-            cpu::backward(stream, args);
+            cpu::backward(stream, args, rounding);
             args.loss_scale.into_iter().for_each(|scale| scale.unscale(stream, args.d_vectors));
         }
         Device::Cuda(_) => cuda::backward(stream, args),

@@ -304,7 +304,7 @@ fn interactions_unscale_and_report() {
                     loss_scale: scale,
                 };
                 if is_dot {
-                    dot::backward(&stream, &args)
+                    dot::backward(&stream, &args, None)
                 } else {
                     cat::backward(&stream, &args)
                 }

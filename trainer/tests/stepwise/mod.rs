@@ -178,6 +178,7 @@ pub fn interaction_output(samples: &[(Vec<f64>, Vec<f32>)]) -> Vec<f32> {
     dot::forward(
         &Stream::cpu(1),
         &dot::ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out },
+        None,
     );
     let rows: Vec<f32> =
         (0..samples.len()).flat_map(|row| out.read::<f32>().row(row).to_vec()).collect();

@@ -7,6 +7,9 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod long;
+mod rounded;
+
+pub use rounded::{MAX_ROUNDED, Rounded};
 
 use headlong_device::simd::{Isa, isa};
 use headlong_device::vectorized;

@@ -55,12 +55,23 @@ impl Case {
     }
 
     fn run_on(&self, stream: &Stream, data: &Inputs, bottom_activation: Activation) -> Results {
+        self.run_rounding(None, stream, data, bottom_activation)
+    }
+
+    fn run_rounding(
+        &self,
+        rounding: Option<Rounding>,
+        stream: &Stream,
+        data: &Inputs,
+        bottom_activation: Activation,
+    ) -> Results {
         let &Case { samples, vectors: count, dim } = self;
         let width = output_width(count, dim);
         let bottom = wide_on(stream, "bottom", samples, dim, &data.bottom);
         let vectors = frozen_on(stream, "vectors", samples, count * dim, &data.vectors);
         let out = wide_on(stream, "out", samples, width, &[]);
-        forward(stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
+        let args = ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out };
+        forward(stream, &args, rounding);
         let d_out = frozen_on(stream, "d_out", samples, width, &data.d_out);
         let d_bottom = frozen_on(stream, "d_bottom", samples, dim, &[]);
         let d_vectors = wide_on(stream, "d_vectors", samples, count * dim, &[]);
@@ -75,6 +86,7 @@ impl Case {
                 bottom_activation,
                 loss_scale: None,
             },
+            rounding,
         );
         stream.check().unwrap();
         Results { out: values(&out), d_bottom: values(&d_bottom), d_vectors: values(&d_vectors) }
@@ -158,13 +170,36 @@ fn the_bottom_gradient_is_masked_by_its_relu() {
     assert_eq!(plain.d_vectors, masked.d_vectors);
 }
 
+/// Vectors that are rounded on the way give the bits of rounded vectors, also where they are too
+/// many for the stack.
+#[test]
+fn vectors_are_rounded_before_they_meet() {
+    let long = Case { samples: 2, vectors: 40, dim: 300 };
+    for case in CASES.iter().chain([&long]) {
+        for rounding in [Rounding::Bf16, Rounding::F16] {
+            let run = |data: &Inputs, rounding: Option<Rounding>| {
+                case.run_rounding(rounding, &Stream::cpu(2), data, Activation::Relu)
+            };
+            let mut data = case.inputs(uniform);
+            let got = run(&data, Some(rounding));
+            rounding.round_all(&mut data.vectors);
+            let expected = run(&data, None);
+            let what = format!("{rounding:?} at {} of {}", case.vectors, case.dim);
+            assert_eq!(got.out, expected.out, "{what}");
+            assert_eq!(got.d_bottom, expected.d_bottom, "{what}");
+            assert_eq!(got.d_vectors, expected.d_vectors, "{what}");
+        }
+    }
+}
+
 /// The order of facebookresearch/dlrm: (1,0), (2,0), (2,1), (3,0), ….
 #[test]
 fn order_of_the_original() {
     let bottom = frozen("bottom", 1, 1, &[2.0]);
     let vectors = frozen("vectors", 1, 3, &[3.0, 5.0, 7.0]);
     let out = frozen("out", 1, 7, &[]);
-    forward(&Stream::cpu(1), &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
+    let args = ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out };
+    forward(&Stream::cpu(1), &args, None);
     assert_eq!(values(&out), [2.0, 6.0, 10.0, 15.0, 14.0, 21.0, 35.0]);
 }
 
@@ -217,7 +252,8 @@ mod cuda_tests {
         let (bottom, vectors) =
             (aligned("bottom", 16, &data.bottom), aligned("vectors", 26 * 16, &data.vectors));
         let out = aligned("out", output_width(26, 16), &[]);
-        forward(&stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
+        let args = ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out };
+        forward(&stream, &args, None);
         let d_out = aligned("d_out", output_width(26, 16), &data.d_out);
         let (d_bottom, d_vectors) =
             (aligned("d_bottom", 16, &[]), aligned("d_vectors", 26 * 16, &[]));
@@ -230,7 +266,7 @@ mod cuda_tests {
             bottom_activation: Activation::Relu,
             loss_scale: None,
         };
-        backward(&stream, &args);
+        backward(&stream, &args, None);
         let unaligned = case.run_on(&stream, &data, Activation::Relu);
         assert_eq!(values(&out), unaligned.out);
         assert_eq!(values(&d_bottom), unaligned.d_bottom);

@@ -20,14 +20,16 @@ impl Interaction {
 
     /// The forward pass; it may round `vectors`.
     pub(crate) fn forward(&self, stream: &Stream, bottom: &Mat, vectors: &Mat, out: &Mat) {
-        // Stored in 16 bits, the result is rounded as it is written.
-        if out.dtype() == DType::F32 {
-            self.rounding.iter().for_each(|rounding| rounding.round(stream, vectors));
-        }
         let args = dot::ForwardArgs { bottom, vectors, out };
         match self.choice {
-            Choice::Dot => dot::forward(stream, &args),
-            Choice::Cat | Choice::Cross => cat::forward(stream, &args),
+            Choice::Dot => dot::forward(stream, &args, self.rounding),
+            Choice::Cat | Choice::Cross => {
+                // Stored in 16 bits, the result is rounded as it is written.
+                if out.dtype() == DType::F32 {
+                    self.rounding.iter().for_each(|rounding| rounding.round(stream, vectors));
+                }
+                cat::forward(stream, &args);
+            }
         }
     }
 
@@ -49,7 +51,7 @@ impl Interaction {
             loss_scale,
         };
         match self.choice {
-            Choice::Dot => dot::backward(stream, &args),
+            Choice::Dot => dot::backward(stream, &args, self.rounding),
             Choice::Cat | Choice::Cross => cat::backward(stream, &args),
         }
     }

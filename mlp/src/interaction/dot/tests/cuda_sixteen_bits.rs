@@ -97,7 +97,8 @@ fn run(stream: &Stream, case: &Case, types: Types, data: &Inputs, gap: usize) ->
     let bottom = mat(result, "bottom", dim, &data.bottom);
     let vectors = mat(pooled, "vectors", count * dim, &data.vectors);
     let out = mat(result, "out", width, &[]);
-    forward(stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
+    let args = ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out };
+    forward(stream, &args, None);
     let d_out = mat(result, "d_out", width, &data.d_out);
     let d_bottom = mat(result, "d_bottom", dim, &[]);
     let d_vectors = mat(d_vectors, "d_vectors", count * dim, &[]);
@@ -110,7 +111,7 @@ fn run(stream: &Stream, case: &Case, types: Types, data: &Inputs, gap: usize) ->
         bottom_activation: Activation::Relu,
         loss_scale: None,
     };
-    backward(stream, &args);
+    backward(stream, &args, None);
     stream.check().unwrap();
     Results { out: as_f32(&out), d_bottom: as_f32(&d_bottom), d_vectors: as_f32(&d_vectors) }
 }
