@@ -22,6 +22,12 @@
 //! sample: not on threads, place in the batch or instruction set. On a device every product is one
 //! fused chain, and gradients are the CPU's bits; tensor cores have an order of their own.
 //!
+//! # Bytes
+//! The CPU reads the vectors once in each pass. Of 27 rows at D = 128 the forward pass reads 13 KiB
+//! a sample for 90 kFLOP; the backward pass reads and writes 13 KiB each for 187 kFLOP. A core
+//! takes about as long for the one as for the other, so gradients that do not fit its caches are
+//! written past them, without being read before.
+//!
 //! # Work
 //! On the CPU it blocks until done and allocates nothing; on a device it enqueues one or two
 //! kernels. Errors: none; wrong shapes panic.
@@ -126,11 +132,7 @@ fn shapes(bottom: &Mat, vectors: &Mat, out: &Mat) {
     let dim = bottom.cols();
     let fits = dim > 0 && vectors.cols().is_multiple_of(dim);
     assert!(fits, "slot `{}`: vectors of {dim}", vectors.name());
-    check(bottom, vectors, out, output_width(vectors.cols() / dim, dim));
-}
-
-/// Refuses an interaction whose output is not `width` wide, and types that do not go together.
-pub(super) fn check(bottom: &Mat, vectors: &Mat, out: &Mat, width: usize) {
+    let width = output_width(vectors.cols() / dim, dim);
     let samples = bottom.rows();
     assert_eq!(vectors.rows(), samples, "slot `{}`: rows", vectors.name());
     assert_eq!((out.rows(), out.cols()), (samples, width), "slot `{}`: rows × columns", out.name());

@@ -10,6 +10,9 @@ use headlong_device::{Mat, MatRef, Stream};
 /// Samples of a task.
 const TILE_ROWS: usize = 32;
 
+/// Gradients of vectors from so many bytes on do not wait in a core's caches for the update.
+const MAX_CACHED_BYTES: usize = 8 << 20;
+
 /// Whether vectors are rounded on the stack. In their slot are those that find no room there, and
 /// those of f16, of which the run names what is infinite afterwards.
 fn is_on_stack(rounding: Option<Rounding>, vectors: &Mat) -> bool {
@@ -40,6 +43,7 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>, rounding: Option<Round
     let d_out = args.d_out.read::<f32>();
     let (mut d_bottom, mut d_vectors) =
         (args.d_bottom.write::<f32>(), args.d_vectors.write::<f32>());
+    let passes_caches = size_of_val(d_vectors.data_mut()) > MAX_CACHED_BYTES;
     let relu = args.bottom_activation == Activation::Relu;
     let written = (d_bottom.view(), d_vectors.view());
     for_each_row_of_two(stream.pool(), written, TILE_ROWS, |sample, d_bottom, d_vectors| {
@@ -50,7 +54,8 @@ pub fn backward(stream: &Stream, args: &BackwardArgs<'_>, rounding: Option<Round
         let (copy, products) = d_out.row(sample).split_at(d_bottom.len());
         d_bottom.copy_from_slice(copy);
         let written = (&mut *d_bottom, d_vectors);
-        simd::gradients(&features, products, written, next(vectors.view(), sample));
+        let ahead = next(vectors.view(), sample);
+        simd::gradients(&features, products, written, ahead, passes_caches);
         if relu {
             simd::mask(d_bottom, features.bottom);
         }

@@ -94,12 +94,16 @@ pub fn products(features: &Features<'_>, products: &mut [f32], ahead: &[f32]) {
 
 /// `d_vectors = G·F` for the vectors, and `d_bottom += G₀·F`.
 ///
+/// `passes_caches` says that what is written does not stay near until it is read; it changes speed
+/// only.
+///
 /// `ahead` is what the next sample will read; asking for it early changes speed only.
 pub fn gradients(
     features: &Features<'_>,
     gradient: &[f32],
     (d_bottom, d_vectors): (&mut [f32], &mut [f32]),
     ahead: &[f32],
+    passes_caches: bool,
 ) {
     let count = features.count();
     assert_eq!(gradient.len(), count * (count - 1) / 2, "one gradient per pair");
@@ -109,7 +113,7 @@ pub fn gradients(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has AVX-512; the lists are as long as asserted.
         Isa::Avx512 if count <= MAX_FEATURES => unsafe {
-            avx512::gradients(features, gradient, (d_bottom, d_vectors), ahead)
+            avx512::gradients(features, gradient, (d_bottom, d_vectors), ahead, passes_caches)
         },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the processor has AVX2 and FMA; the lists are as long as asserted.

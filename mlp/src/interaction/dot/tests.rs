@@ -1,6 +1,7 @@
 use super::*;
 use crate::oracle;
 use crate::testing::{frozen, frozen_on, values, wide_on};
+use headlong_device::ArenaPlan;
 use headlong_device::simd::{Isa, Limit, isa};
 use headlong_device::testing::{small_integers, uniform};
 
@@ -154,6 +155,44 @@ fn threads_and_instruction_sets_change_no_bit() {
             assert_eq!(plain.out, got.out, "{what}");
             assert_eq!(plain.d_bottom, got.d_bottom, "{what}");
             assert_eq!(plain.d_vectors, got.d_vectors, "{what}");
+        }
+    }
+}
+
+/// Gradients that are written past the caches, whose rows are cache lines or are not.
+#[test]
+fn large_gradients_have_the_bits_of_small_ones() {
+    for (samples, vectors, dim) in [(700, 26, 128), (2700, 26, 32), (900, 23, 112), (5000, 9, 50)] {
+        let case = Case { samples, vectors, dim };
+        let data = case.inputs(uniform);
+        let (width, last) = (vectors * dim, samples - 3);
+        let [stream, one] = [2, 1].map(Stream::cpu);
+        let mut plan = ArenaPlan::new("lines");
+        let slot = plan.matrix("d_vectors", DType::F32, samples, width);
+        let d_vectors = plan.freeze().unwrap().mat(slot);
+        let mat = |name, cols, data| frozen(name, samples, cols, data);
+        let (bottom, vectors) = (mat("bottom", dim, &data.bottom), mat("v", width, &data.vectors));
+        let d_out = mat("d_out", output_width(case.vectors, dim), &data.d_out);
+        let d_bottom = mat("d_bottom", dim, &[]);
+        let run = |stream: &Stream, first: usize, count: usize| {
+            let part = |mat: &Mat| mat.rows_range(first, count);
+            let args = BackwardArgs {
+                bottom: &part(&bottom),
+                vectors: &part(&vectors),
+                d_out: &part(&d_out),
+                d_bottom: &part(&d_bottom),
+                d_vectors: &part(&d_vectors),
+                bottom_activation: Activation::Relu,
+                loss_scale: None,
+            };
+            backward(stream, &args, None);
+            [values(&part(&d_bottom)), values(&part(&d_vectors))]
+        };
+        let [d_bottom_all, d_vectors_all] = run(&stream, 0, samples);
+        for first in [0, samples / 2, last] {
+            let [d_bottom, d_vectors] = run(&one, first, 3);
+            assert_eq!(d_bottom, d_bottom_all[first * dim..][..3 * dim], "dim {dim}");
+            assert_eq!(d_vectors, d_vectors_all[first * width..][..3 * width], "dim {dim}");
         }
     }
 }

@@ -6,9 +6,9 @@ use crate::simd::avx512::{lanes, transpose};
 use crate::simd::unrolled;
 use headlong_device::simd::prefetch;
 use std::arch::x86_64::{
-    __m512, __mmask16, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_storeu_ps,
+    __m512, __mmask16, _MM_HINT_T1, _mm_prefetch, _mm_sfence, _mm512_add_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_storeu_ps, _mm512_stream_ps,
 };
 use std::mem::MaybeUninit;
 
@@ -143,7 +143,7 @@ unsafe fn pair_products<const ROWS: usize, const VECTORS: usize>(task: &Triangle
 }
 
 /// `G·F`: for up to fourteen rows and two vectors of columns at a time, one chain over all rows of
-/// `F`.
+/// `F`. Where the vectors' gradients pass the caches by, lines are written without being read.
 ///
 /// # Safety
 /// The processor has AVX-512; there are at most [`MAX_FEATURES`] rows; the lists are as long as the
@@ -154,12 +154,15 @@ pub unsafe fn gradients(
     gradient: &[f32],
     (d_bottom, d_vectors): (&mut [f32], &mut [f32]),
     ahead: &[f32],
+    passes_caches: bool,
 ) {
     let (count, dim) = (features.count(), features.bottom.len());
     let mut factors = MaybeUninit::<[f32; MAX_FEATURES * MAX_FEATURES]>::uninit();
     let factors = factors.as_mut_ptr().cast::<f32>();
     // SAFETY: `count` rows and columns of at most MAX_FEATURES are filled.
     unsafe { symmetric(gradient, count, factors) };
+    let is_in_lines = dim.is_multiple_of(16) && d_vectors.as_ptr().cast::<__m512>().is_aligned();
+    let streams = passes_caches && is_in_lines;
     let parts = count.div_ceil(14);
     for part in 0..parts {
         let (first, end) = (part * count / parts, (part + 1) * count / parts);
@@ -172,9 +175,14 @@ pub unsafe fn gradients(
             first,
             d_bottom: d_bottom.as_mut_ptr(),
             d_vectors: d_vectors.as_mut_ptr(),
+            streams,
         };
         // SAFETY: the rows exist, and both lists have `dim` elements for each of theirs.
         unsafe { by_rows!(end - first, all_columns(&task, dim)) };
+    }
+    if streams {
+        // Before anyone reads what was written.
+        _mm_sfence();
     }
 }
 
@@ -222,6 +230,8 @@ struct Rows<'a> {
     first: usize,
     d_bottom: *mut f32,
     d_vectors: *mut f32,
+    /// Whether rows of `d_vectors`, which are whole lines, are written past the caches.
+    streams: bool,
     /// Read by the next sample: one cache line is asked for with each row and pair of vectors, and
     /// one of what it writes.
     ahead: *const f32,
@@ -256,8 +266,8 @@ unsafe fn some_columns<const ROWS: usize, const VECTORS: usize>(
         0 => task.d_bottom.wrapping_add(col),
         _ => task.d_vectors.wrapping_add((index - 1) * dim + col),
     };
-    // SAFETY: rows of `F` and of the gradients have `dim` elements, `masks` keep to them; `factors`
-    // has `count` rows.
+    // SAFETY: rows of `F` and of the gradients have `dim` elements, `masks` keep to them, and are
+    // full where lines are streamed; `factors` has `count` rows.
     unsafe {
         if task.first == 0 {
             sums[0][0] = _mm512_maskz_loadu_ps(masks[0], target(0));
@@ -288,9 +298,16 @@ unsafe fn some_columns<const ROWS: usize, const VECTORS: usize>(
         }
         unrolled!(i < ROWS {
             let out = target(task.first + i);
-            _mm512_mask_storeu_ps(out, masks[0], sums[i][0]);
-            if VECTORS > 1 {
-                _mm512_mask_storeu_ps(out.add(16), masks[VECTORS - 1], sums[i][VECTORS - 1]);
+            if task.streams && task.first + i > 0 {
+                _mm512_stream_ps(out, sums[i][0]);
+                if VECTORS > 1 {
+                    _mm512_stream_ps(out.add(16), sums[i][VECTORS - 1]);
+                }
+            } else {
+                _mm512_mask_storeu_ps(out, masks[0], sums[i][0]);
+                if VECTORS > 1 {
+                    _mm512_mask_storeu_ps(out.add(16), masks[VECTORS - 1], sums[i][VECTORS - 1]);
+                }
             }
         });
     }
