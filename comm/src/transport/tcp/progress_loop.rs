@@ -55,7 +55,7 @@ pub struct Pace {
     pub deadline: Duration,
 }
 
-/// How long to look again after a wait that lasted so long: short waits double it, longer ones halve
+/// How long to look again after a wait that lasted so long: short ones double it, longer ones halve
 /// it. Where ranks share a processor, looking again soon ends.
 fn spin_after(spin: Duration, waited: Duration) -> Duration {
     let next = if waited < SHORT_WAIT { spin * 2 } else { spin / 2 };
