@@ -286,9 +286,9 @@ pub fn run(pool: &Pool, product: &Product<'_>, c: MatMut<'_>) {
 }
 
 /// As [`run`], without an epilogue of the product's own, into bf16, finished by `epilogue` and
-/// rounded: sums are f32. Meant for [`Lhs::Words`] that are read where they
-/// lie: what has to be packed, tiles of AMX that would end beyond the matrix among it, is packed
-/// again for each panel.
+/// rounded: sums are f32. Meant for [`Lhs::Words`] that are read where they lie: what has to be
+/// packed, tiles of AMX that would end beyond the matrix among it, is packed again for each few
+/// panels.
 pub fn run_into_bf16(
     pool: &Pool,
     product: &Product<'_>,
