@@ -1,9 +1,10 @@
-//! What the documentation tells users to deploy: the Kubernetes manifest of `docs/multi-node.md`,
-//! the Containerfile and the archive of a release, held against the rules of those who read them.
-//! Manifest and Containerfile are not run by the tests.
+//! What the documentation tells users to deploy: the manifests of `docs/kubernetes`, the
+//! Containerfile and the archive of a release, held against the rules of those who read them.
+//! Manifests and Containerfile are not run by the tests.
 
 #![cfg(test)]
 
+use crate::python_support::python;
 use clap::Parser as _;
 use headlong::commands::cli::{Cli, Command};
 use headlong_comm::launcher_env::{self, Environment};
@@ -20,18 +21,64 @@ fn text(file: &str) -> String {
     std::fs::read_to_string(format!("{ROOT}/{file}")).unwrap()
 }
 
-/// The documents of the page's one block of YAML, by their kind.
-fn manifests() -> (Value, Value) {
-    let page = text("docs/multi-node.md");
-    let (_, rest) = page.split_once("```yaml\n").expect("the page has a manifest");
-    let (block, rest) = rest.split_once("```").expect("the block ends");
-    assert!(!rest.contains("```yaml"), "one manifest");
-    let documents =
-        serde_norway::Deserializer::from_str(block).map(|one| Value::deserialize(one).unwrap());
-    let mut documents: Vec<Value> = documents.collect();
-    assert_eq!(documents.len(), 2);
-    let job = documents.pop().unwrap();
-    (documents.pop().unwrap(), job)
+/// The documents of one of `docs/kubernetes`, in their order.
+fn documents(file: &str) -> Vec<Value> {
+    let text = text(&format!("docs/kubernetes/{file}"));
+    let documents = serde_norway::Deserializer::from_str(&text);
+    documents.map(|one| Value::deserialize(one).unwrap()).collect()
+}
+
+/// The service and the job of `job.yaml`.
+fn service_and_job() -> (Value, Value) {
+    let [service, job] = documents("job.yaml").try_into().expect("two documents");
+    (service, job)
+}
+
+/// What each manifest says of its ranks' job, and the name of the first rank's pod.
+fn jobs_of_ranks() -> Vec<(Value, String)> {
+    let (service, job) = service_and_job();
+    let name = |value: &Value| value["metadata"]["name"].as_str().expect("a name").to_owned();
+    let of_set = |set: &Value, name: &str, subdomain: &str| {
+        let [ranks] = list(set, "replicatedJobs")[..] else { panic!("one job: {set}") };
+        let pod = format!("{name}-{}-0-0.{subdomain}", ranks["name"].as_str().expect("a name"));
+        (ranks["template"]["spec"].clone(), pod)
+    };
+    let [set] = documents("jobset.yaml").try_into().expect("one document");
+    let subdomain = set["spec"]["network"]["subdomain"].as_str().expect("a subdomain");
+    let [runtime, train] = documents("trainjob.yaml").try_into().expect("two documents");
+    assert_eq!(train["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]);
+    vec![
+        (job["spec"].clone(), format!("{}-0.{}", name(&job), name(&service))),
+        of_set(&set["spec"], &name(&set), subdomain),
+        // A set has the name of its TrainJob, and a subdomain that is not given that of the set.
+        of_set(&runtime["spec"]["template"]["spec"], &name(&train), &name(&train)),
+    ]
+}
+
+/// By the schemas that their projects publish.
+#[test]
+fn the_manifests_keep_their_schemas() {
+    let Some(python) = python(&["kubernetes_validate", "kubeflow_trainer_api"]) else { return };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/check_kubernetes.py");
+    let files =
+        ["job", "jobset", "trainjob"].map(|name| format!("{ROOT}/docs/kubernetes/{name}.yaml"));
+    let check = |files: &[&str]| Process::new(&python).arg(&script).args(files).output().unwrap();
+    let ended = check(&files.each_ref().map(String::as_str));
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let kinds = String::from_utf8(ended.stdout).unwrap();
+    assert_eq!(
+        kinds.split_whitespace().collect::<Vec<_>>(),
+        ["Service", "Job", "Job", "JobSet", "Job", "TrainingRuntime", "TrainJob"]
+    );
+    // And it would tell.
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = folder.path().join("wrong.yaml");
+    for (right, other) in
+        [("restartPolicy:", "restartPolicies:"), ("maxRestarts: 3", "maxRestarts: x")]
+    {
+        std::fs::write(&wrong, text("docs/kubernetes/jobset.yaml").replace(right, other)).unwrap();
+        assert!(!check(&[wrong.to_str().unwrap()]).status.success(), "{other}");
+    }
 }
 
 fn list<'v>(value: &'v Value, what: &str) -> Vec<&'v Value> {
@@ -45,7 +92,7 @@ fn names(values: &[&Value]) -> BTreeSet<String> {
 /// Rules of `batch/v1` on how a Job continues after a failure.
 #[test]
 fn the_job_keeps_the_rules_of_its_api() {
-    let (service, job) = manifests();
+    let (service, job) = service_and_job();
     assert_eq!((&service["apiVersion"], &service["kind"]), (&"v1".into(), &"Service".into()));
     assert_eq!((&job["apiVersion"], &job["kind"]), (&"batch/v1".into(), &"Job".into()));
     let spec = &job["spec"];
@@ -60,8 +107,6 @@ fn the_job_keeps_the_rules_of_its_api() {
     }
     // Retries of one index alone are for pods that do not need each other.
     assert!(spec["backoffLimitPerIndex"].is_null());
-    assert_eq!(spec["completionMode"], "Indexed");
-    assert_eq!(spec["completions"], spec["parallelism"], "all ranks at once");
     let ranks = spec["completions"].as_u64().unwrap();
     assert!(spec["backoffLimit"].as_u64().unwrap() >= ranks, "all ranks fail together");
     for rule in list(&spec["podFailurePolicy"], "rules") {
@@ -85,8 +130,12 @@ fn the_job_keeps_the_rules_of_its_api() {
 
 #[test]
 fn every_mount_has_its_volume_and_the_program_may_write_where_it_writes() {
-    let (_, job) = manifests();
-    let pod = &job["spec"]["template"]["spec"];
+    for (job, _) in jobs_of_ranks() {
+        mounts_are_whole(&job["template"]["spec"]);
+    }
+}
+
+fn mounts_are_whole(pod: &Value) {
     let container = &pod["containers"][0];
     let (volumes, mounts) = (list(pod, "volumes"), list(container, "volumeMounts"));
     assert_eq!(names(&volumes), names(&mounts));
@@ -111,9 +160,16 @@ fn every_mount_has_its_volume_and_the_program_may_write_where_it_writes() {
 /// The variables make of every pod a rank that may start: the program's own code reads them.
 #[test]
 fn the_manifests_variables_give_every_pod_its_place() {
-    let (service, job) = manifests();
-    let ranks = job["spec"]["completions"].as_u64().unwrap();
-    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    for (job, first_pod) in jobs_of_ranks() {
+        variables_give_places(&job, &first_pod);
+    }
+}
+
+fn variables_give_places(job: &Value, first_pod: &str) {
+    assert_eq!(job["completionMode"], "Indexed");
+    assert_eq!(job["completions"], job["parallelism"], "all ranks at once");
+    let ranks = job["completions"].as_u64().unwrap();
+    let container = &job["template"]["spec"]["containers"][0];
     for rank in 0..ranks {
         let mut environment = Environment::new();
         for variable in list(container, "env") {
@@ -142,9 +198,7 @@ fn the_manifests_variables_give_every_pod_its_place() {
         }
         let launch = launcher_env::parse(&environment).unwrap().launch().expect("a rank");
         assert_eq!((launch.rank.0 as u64, launch.world_size as u64), (rank, ranks));
-        let (job, service) =
-            (job["metadata"]["name"].as_str(), service["metadata"]["name"].as_str());
-        assert_eq!(launch.master_host, format!("{}-0.{}", job.unwrap(), service.unwrap()));
+        assert_eq!(launch.master_host, first_pod);
         Keys::of(&launch, false).expect("it is let in beyond one machine");
     }
 }

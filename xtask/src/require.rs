@@ -28,6 +28,8 @@ const REQUIREMENTS: &[Requirement] = &[
     // What shows a page, and what reads event files.
     Requirement { name: "chromium", words: &["chromium"] },
     Requirement { name: "tensorboard", words: &["tensorboard"] },
+    // The schemas of manifests.
+    Requirement { name: "kubernetes", words: &["kubernetes"] },
     Requirement { name: "mpirun", words: &["mpirun"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },
