@@ -351,7 +351,7 @@ fn tile_shape(
             let sides: &[usize] = match (kernels.variant, product.lhs) {
                 // Rows that are not packed come from there for each panel, a stretch of them.
                 (Variant::Words | Variant::Tiles, Lhs::Words(_)) => {
-                    // More than a band has none that would have to be packed.
+                    // Two bands at once only where they fill the matrix: no row is packed then.
                     let is_short = product.dtype.words(panels.k) <= simd::BAND_WORDS / 2;
                     match is_short && rows.is_multiple_of(2 * simd::BAND_ROWS) {
                         true => &[2 * simd::BAND_ROWS, simd::BAND_ROWS, 128, 64],

@@ -56,7 +56,7 @@ pub struct Pace {
 }
 
 /// How long to look again after a wait that lasted so long: short ones double it, longer ones halve
-/// it. Where ranks share a processor, looking again soon ends.
+/// it. A rank that looks again lets others run in between, so those that share a processor do too.
 fn spin_after(spin: Duration, waited: Duration) -> Duration {
     let next = if waited < SHORT_WAIT { spin * 2 } else { spin / 2 };
     next.clamp(SPIN.0, SPIN.1)

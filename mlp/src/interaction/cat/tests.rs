@@ -1,4 +1,5 @@
 use super::*;
+use crate::linear::Activation;
 use crate::testing::{frozen_on, values, wide_on};
 use headlong_device::Stream;
 
@@ -16,23 +17,35 @@ fn check(stream: &Stream) {
     for (bottom_activation, expected) in
         [(Activation::None, [1.0, -1.0, 0.0, 3.0]), (Activation::Relu, [1.0, 0.0, 0.0, 3.0])]
     {
-        let (d_bottom, d_vectors) =
-            (wide_on(stream, "d_bottom", 2, 2, &[]), wide_on(stream, "d_vectors", 2, 3, &[]));
-        backward(
-            stream,
-            &BackwardArgs {
-                bottom: &bottom,
-                vectors: &vectors,
-                d_out: &out,
-                d_bottom: &d_bottom,
-                d_vectors: &d_vectors,
-                bottom_activation,
-                loss_scale: None,
-            },
-        );
-        assert_eq!(values(&d_bottom), expected);
-        assert_eq!(values(&d_vectors), values(&vectors));
+        let [d_bottom, d_vectors] = apart(stream, [&bottom, &vectors, &out], bottom_activation);
+        assert_eq!(d_bottom, expected);
+        assert_eq!(d_vectors, values(&vectors));
     }
+}
+
+/// The gradients of both where that of the result is `d_out`.
+fn apart(
+    stream: &Stream,
+    [bottom, vectors, d_out]: [&Mat; 3],
+    bottom_activation: Activation,
+) -> [Vec<f32>; 2] {
+    let gradient = |name, of: &Mat| wide_on(stream, name, of.rows(), of.cols(), &[]);
+    let (d_bottom, d_vectors) = (gradient("d_bottom", bottom), gradient("d_vectors", vectors));
+    let (d_bottom, d_vectors) = (&d_bottom, &d_vectors);
+    let loss_scale = None;
+    backward(
+        stream,
+        &BackwardArgs {
+            bottom,
+            vectors,
+            d_out,
+            d_bottom,
+            d_vectors,
+            bottom_activation,
+            loss_scale,
+        },
+    );
+    [values(d_bottom), values(d_vectors)]
 }
 
 /// The result and its gradient in 16 bits: rounded on the way there, widened on the way back.
@@ -46,23 +59,10 @@ fn side_by_side_in_16_bits() {
     let slot = plan.matrix("out", DType::Bf16, 2, 32);
     let out = plan.freeze().unwrap().mat(slot).columns(0, 5);
     forward(&stream, &ForwardArgs { bottom: &bottom, vectors: &vectors, out: &out });
-    let (d_bottom, d_vectors) =
-        (wide_on(&stream, "d_bottom", 2, 2, &[]), wide_on(&stream, "d_vectors", 2, 3, &[]));
-    let args = BackwardArgs {
-        bottom: &bottom,
-        vectors: &vectors,
-        d_out: &out,
-        d_bottom: &d_bottom,
-        d_vectors: &d_vectors,
-        bottom_activation: Activation::Relu,
-        loss_scale: None,
-    };
-    backward(&stream, &args);
-    assert_eq!(values(&d_bottom), values(&bottom).into_iter().map(nearest).collect::<Vec<_>>());
-    assert_eq!(values(&d_vectors), values(&vectors).into_iter().map(nearest).collect::<Vec<_>>());
+    let rounded = |mat: &Mat| values(mat).into_iter().map(nearest).collect::<Vec<_>>();
+    let gradients = apart(&stream, [&bottom, &vectors, &out], Activation::Relu);
+    assert_eq!(gradients, [rounded(&bottom), rounded(&vectors)]);
 }
-
-use crate::linear::Activation;
 
 mod cuda_tests {
     use super::super::cuda::{CatBackwardArgs, CatForwardArgs, SOURCE};
