@@ -12,7 +12,7 @@ use headlong_device::dtype::Element;
 use headlong_device::optimizer::Step;
 use headlong_device::pool::SharedMut;
 use headlong_device::rng::CounterRng;
-use headlong_device::{DType, Mat, MatRef, bf16, f16};
+use headlong_device::{DType, Mat, MatRef, bf16, f16, vectorized};
 
 mod whole;
 
@@ -25,6 +25,9 @@ pub(crate) trait RowElement: Element {
 
     /// The number as f32; exact.
     fn wide(self) -> f32;
+
+    /// The row itself, where it is f32.
+    fn as_wide(row: &[Self]) -> Option<&[f32]>;
 
     /// The nearest one that can be stored.
     fn nearest(value: f32) -> Self;
@@ -51,6 +54,11 @@ impl RowElement for f32 {
     #[inline(always)]
     fn wide(self) -> f32 {
         self
+    }
+
+    #[inline(always)]
+    fn as_wide(row: &[Self]) -> Option<&[f32]> {
+        Some(row)
     }
 
     #[inline(always)]
@@ -81,6 +89,11 @@ impl RowElement for half::bf16 {
     #[inline(always)]
     fn wide(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn as_wide(_: &[Self]) -> Option<&[f32]> {
+        None
     }
 
     #[inline(always)]
@@ -128,6 +141,34 @@ pub(crate) fn summand<T: RowElement, const TO: u8>(value: T) -> f32 {
 pub(crate) fn widen<T: RowElement>(row: &[T], out: &mut [f32]) {
     for (out, value) in out.iter_mut().zip(row) {
         *out = value.wide();
+    }
+}
+
+/// A row as f32, rounded to `narrow` where that is a type; in `wide`, which is as long, where the
+/// row is not that already.
+#[inline(always)]
+pub(crate) fn summands<'a, T: RowElement>(
+    row: &'a [T],
+    narrow: Option<DType>,
+    wide: &'a mut [f32],
+) -> &'a [f32] {
+    if let (Some(row), None) = (T::as_wide(row), narrow) {
+        return row;
+    }
+    widen(row, wide);
+    if let Some(narrow) = narrow {
+        round_row(narrow, wide);
+    }
+    wide
+}
+
+vectorized! {
+    /// Rounds a row to f16 or bf16.
+    fn round_row(narrow: DType, row: &mut [f32]) {
+        match narrow {
+            DType::F16 => row.iter_mut().for_each(|value| *value = f16::nearest(*value)),
+            _ => row.iter_mut().for_each(|value| *value = bf16::nearest(*value)),
+        }
     }
 }
 
@@ -196,18 +237,6 @@ macro_rules! each_type {
     };
 }
 pub(crate) use each_type;
-
-/// Calls a kernel for numbers rounded to bf16 (where `narrow`) or as they are: decided for a tile,
-/// not for each of its rows.
-macro_rules! by_width {
-    ($narrow:expr, $kernel:ident($($argument:expr),*)) => {
-        match $narrow {
-            false => $kernel::<false>($($argument),*),
-            true => $kernel::<true>($($argument),*),
-        }
-    };
-}
-pub(crate) use by_width;
 
 /// Calls a kernel for rows that are added as they are (none), or rounded to f16 or bf16.
 macro_rules! by_type {

@@ -33,7 +33,6 @@ use super::set::HybridSet;
 use super::shape::RouteShape;
 use super::simd::{ExpandTile, expand_tile, sum_merged_rows};
 use crate::error::{EmbeddingError, Result};
-use crate::rows::by_width;
 use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};
 use crate::update::simd::SegmentSum;
 use headlong_device::Stream;
@@ -300,9 +299,9 @@ impl NodeProxy {
         );
         let out = SharedMut::new(out);
         self.tiles(stream, &|merge, first, tile| {
-            let sum = SegmentSum { parts: merge.view(), data: from_peers, one_block: false };
+            let sum = SegmentSum::of_sources(merge.view(), from_peers, self.narrow);
             let rows = rows_of_tile(merge.starts(), tile);
-            by_width!(self.narrow, sum_merged_rows(&sum, out, first, merge.dim(), rows));
+            sum_merged_rows(&sum, out, first, merge.dim(), rows);
         });
     }
 

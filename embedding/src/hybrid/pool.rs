@@ -151,12 +151,13 @@ impl HybridSet {
                 pooling,
                 recv_rows: recv_rows.unwrap_or(&[]),
                 replica: replica.as_ref().map_or(RowsRef::none(), OpenRows::view),
+                narrow: self.narrow,
                 bags,
                 out,
                 out_first,
                 out_stride,
             };
-            pool(self.narrow, &tile);
+            pool(&tile);
         });
         Ok(())
     }

@@ -7,7 +7,6 @@
 use super::route::HybridRoute;
 use super::set::{HybridSet, Location};
 use super::simd::{ReduceTile, reduce_tile};
-use crate::rows::by_width;
 use crate::update::cpu::{TILE_ENTRIES, rows_of_tile};
 use crate::update::simd::{SampleParts, SegmentSum};
 use headlong_device::pool::SharedMut;
@@ -79,6 +78,7 @@ impl HybridSet {
                     },
                     data: gradients.data(),
                     one_block: route.block_len >= route.num_samples,
+                    narrow: self.narrow.is_some(),
                 },
                 range,
                 destinations,
@@ -89,7 +89,7 @@ impl HybridSet {
                 first_touched: place.first_touched,
                 first_gradient: place.first_gradient,
             };
-            by_width!(self.narrow.is_some(), reduce_tile(&tile));
+            reduce_tile(&tile);
         });
     }
 }

@@ -1,9 +1,7 @@
 //! Kernels of the hybrid ops: tiles of rows gathered, pooled, summed and updated.
 
 use super::merge::MergedParts;
-use crate::rows::{
-    RowElement, RowMemory, RowsRef, WeightMemory, by_type, each_type, summand, widen,
-};
+use crate::rows::{RowElement, RowMemory, RowsRef, WeightMemory, each_type, summands, widen};
 use crate::simd::{entries_ahead, prefetch_row};
 use crate::table::{MAX_DIM, Pooling, SparseStep};
 use crate::update::simd::{Parts, RowRounding, SampleParts, SegmentSum, TableMemory, UpdateTile};
@@ -23,26 +21,19 @@ pub(super) struct Copy<'a> {
     pub(super) out_first: usize,
 }
 
-/// Writes the vectors of `tile`; rows of the replica are rounded to `narrow` before they are added.
-///
-/// Without a type parameter, as [`gather`](crate::lookup::simd::gather).
-pub(super) fn pool(narrow: Option<DType>, tile: &PoolTile<'_>) {
-    by_type!(narrow, pool_tile(tile));
-}
-
 vectorized! {
     /// Writes the vectors of `rows` one after the other.
     pub(super) fn copy_rows(tile: &Copy<'_>) {
         each_type!(RowsRef, tile.weights, weights => copy_rows_of(tile, weights));
     }
 
-    /// Rows of the replica are rounded as `TO` says before they are added; what was received is.
-    fn pool_tile<const TO: u8>(tile: &PoolTile<'_>) {
-        each_type!(RowsRef, tile.replica, replica => pool_rows::<_, TO>(tile, replica.data()));
+    /// Writes the vectors of `tile`.
+    pub(super) fn pool(tile: &PoolTile<'_>) {
+        each_type!(RowsRef, tile.replica, replica => pool_rows(tile, replica.data()));
     }
 
     /// Sums the gradients of the rows `range`, each to its destination.
-    pub(super) fn reduce_tile<const NARROW: bool>(tile: &ReduceTile<'_>) {
+    pub(super) fn reduce_tile(tile: &ReduceTile<'_>) {
         for index in tile.range.clone() {
             let destination = tile.destinations[index] | tile.mark;
             let out = if destination & IN_REPLICA != 0 {
@@ -58,26 +49,24 @@ vectorized! {
                 // long as all requests.
                 unsafe { tile.to_owners.slice(destination as usize, tile.dim) }
             };
-            tile.sum.row::<NARROW>(index, out);
+            tile.sum.row(index, out);
         }
     }
 
     /// Sums the gradients that sources sent for rows of this owner, and updates the rows.
-    pub(super) fn update_merged_tile<const NARROW: bool>(
-        tile: &UpdateTile<'_, MergedParts<'_>>,
-    ) {
-        tile.run::<NARROW>();
+    pub(super) fn update_merged_tile(tile: &UpdateTile<'_, MergedParts<'_>>) {
+        tile.run();
     }
 
     /// Sums the gradients that sources sent, row after row from `first` on.
-    pub(super) fn sum_merged_rows<const NARROW: bool>(
+    pub(super) fn sum_merged_rows(
         sum: &SegmentSum<'_, MergedParts<'_>>, out: SharedMut<f32>, first: usize, dim: usize,
         rows: Range<usize>,
     ) {
         for index in rows {
             // SAFETY: `out` holds one row of `dim` per unique row from `first` on, and each index
             // is handed out once.
-            sum.row::<NARROW>(index, unsafe { out.slice(first + index * dim, dim) });
+            sum.row(index, unsafe { out.slice(first + index * dim, dim) });
         }
     }
 
@@ -152,6 +141,8 @@ pub(super) struct PoolTile<'a> {
     pub(super) recv_rows: &'a [f32],
     /// What the origins of frequent rows count in; empty where no row is frequent.
     pub(super) replica: RowsRef<'a>,
+    /// What its rows are rounded to before they are added; what was received is rounded.
+    pub(super) narrow: Option<DType>,
     /// Which bags are pooled: those of only frequent rows, all others, or all there are.
     pub(super) bags: Pooled,
     pub(super) out: SharedMut<f32>,
@@ -168,7 +159,7 @@ pub(super) enum Pooled {
 }
 
 /// The pooling of one tile, whose replica is stored in `T`.
-struct Pool<'a, T, const TO: u8> {
+struct Pool<'a, T> {
     tile: &'a PoolTile<'a>,
     replica: &'a [T],
 }
@@ -179,8 +170,8 @@ fn start_of(origin: u64) -> (bool, usize) {
 }
 
 #[inline(always)]
-fn pool_rows<T: RowElement, const TO: u8>(tile: &PoolTile, replica: &[T]) {
-    let pool = Pool::<T, TO> { tile, replica };
+fn pool_rows<T: RowElement>(tile: &PoolTile, replica: &[T]) {
+    let pool = Pool { tile, replica };
     let mut column = 0;
     while column < tile.dim {
         column += match tile.dim - column {
@@ -193,19 +184,23 @@ fn pool_rows<T: RowElement, const TO: u8>(tile: &PoolTile, replica: &[T]) {
     }
 }
 
-impl<T: RowElement, const TO: u8> Pool<'_, T, TO> {
-    /// Calls `body` with each number of `sum` and the vector's at its place.
+impl<T: RowElement> Pool<'_, T> {
+    /// Calls `body` with each number of `sum` and the vector's at its place. `wide` is as long, and
+    /// scratch memory.
     #[inline(always)]
-    fn with(&self, origin: u64, column: usize, sum: &mut [f32], body: impl Fn(&mut f32, f32)) {
+    fn with(
+        &self,
+        origin: u64,
+        column: usize,
+        (sum, wide): (&mut [f32], &mut [f32]),
+        body: impl Fn(&mut f32, f32),
+    ) {
         let (frequent, start) = start_of(origin);
-        if frequent {
-            let row = &self.replica[start + column..][..sum.len()];
-            let row = row.iter().map(|value| summand::<T, TO>(*value));
-            sum.iter_mut().zip(row).for_each(|(sum, value)| body(sum, value));
-        } else {
-            let row = &self.tile.recv_rows[start + column..][..sum.len()];
-            sum.iter_mut().zip(row).for_each(|(sum, &value)| body(sum, value));
-        }
+        let row = match frequent {
+            true => summands(&self.replica[start + column..][..sum.len()], self.tile.narrow, wide),
+            false => &self.tile.recv_rows[start + column..][..sum.len()],
+        };
+        sum.iter_mut().zip(row).for_each(|(sum, &value)| body(sum, value));
     }
 
     #[inline(always)]
@@ -232,6 +227,7 @@ impl<T: RowElement, const TO: u8> Pool<'_, T, TO> {
     fn strip<const W: usize>(&self, column: usize, len: usize) -> usize {
         let tile = self.tile;
         let ahead = entries_ahead(W);
+        let mut wide = [0.0; W];
         for (sample, bounds) in tile.offsets.windows(2).enumerate() {
             let entries = bounds[0] as usize..bounds[1] as usize;
             entries.clone().for_each(|entry| self.prefetch(entry + ahead, column, W));
@@ -247,7 +243,7 @@ impl<T: RowElement, const TO: u8> Pool<'_, T, TO> {
             // these samples' columns of this table, and each call's slice is gone before the next
             // one.
             let out = unsafe { tile.out.slice(first, len) };
-            self.bag::<W>(origins, tile.factors.get(entries), column, out);
+            self.bag(origins, tile.factors.get(entries), column, (out, &mut wide));
         }
         len
     }
@@ -259,24 +255,27 @@ impl<T: RowElement, const TO: u8> Pool<'_, T, TO> {
         origins: &[u64],
         factors: Option<&[f32]>,
         column: usize,
-        out: &mut [f32],
+        (out, wide): (&mut [f32], &mut [f32; W]),
     ) {
-        let [origin, rest @ ..] = origins else { return out.fill(0.0) };
-        if rest.is_empty() && factors.is_none() {
+        let wide = &mut wide[..out.len()];
+        match (origins, factors) {
+            ([], _) => return out.fill(0.0),
             // Note: a mean of one is multiplied with 1, which changes no bit.
-            return self.with(*origin, column, out, |out, value| *out = value);
+            (&[origin], None) => {
+                return self.with(origin, column, (out, wide), |out, value| *out = value);
+            }
+            _ => {}
         }
-        let mut sum = [0.0; W];
+        // What −0 is added to stays what it is, of either sign.
+        let mut sum = [-0.0; W];
         let sum = &mut sum[..out.len()];
-        self.with(*origin, column, sum, |sum, value| *sum = value);
         if let Some(factors) = factors {
-            sum.iter_mut().for_each(|sum| *sum *= factors[0]);
-            for (&origin, &factor) in rest.iter().zip(&factors[1..]) {
-                self.with(origin, column, sum, |sum, value| *sum += value * factor);
+            for (&origin, &factor) in origins.iter().zip(factors) {
+                self.with(origin, column, (sum, wide), |sum, value| *sum += value * factor);
             }
         } else {
-            for &origin in rest {
-                self.with(origin, column, sum, |sum, value| *sum += value);
+            for &origin in origins {
+                self.with(origin, column, (sum, wide), |sum, value| *sum += value);
             }
             if self.tile.pooling == Pooling::Mean {
                 let reciprocal = 1.0 / origins.len() as f32;

@@ -6,7 +6,7 @@ use super::route::HybridRoute;
 use super::set::{HybridSet, Location};
 use super::simd::{FrequentTile, sum_merged_rows, update_frequent_tile, update_merged_tile};
 use crate::error::Result;
-use crate::rows::{Rounding, by_width};
+use crate::rows::Rounding;
 use crate::slot::staged;
 use crate::table::{Rows, SparseStep};
 use crate::update::cpu::{TILE_ENTRIES, for_each_tile, rows_of_tile};
@@ -68,7 +68,7 @@ impl HybridSet {
                 if let Some(bags) = &route.received_bags[table] {
                     let range = rows_of_tile(bags.starts(), tile);
                     let parts = bags.view();
-                    let sum = SegmentSum { parts, data: from_sources, one_block: false };
+                    let sum = SegmentSum::of_sources(parts, from_sources, false);
                     let rows = bags.rows();
                     return update_rows_of_bags(&UpdateTile {
                         sum,
@@ -84,14 +84,14 @@ impl HybridSet {
                 if !range.is_empty() {
                     let parts = merge.view();
                     let tile = UpdateTile {
-                        sum: SegmentSum { parts, data: from_sources, one_block: false },
+                        sum: SegmentSum::of_sources(parts, from_sources, self.narrow.is_some()),
                         rows: merge.rows(),
                         range,
                         memory,
                         step,
                         rounding,
                     };
-                    by_width!(self.narrow.is_some(), update_merged_tile(&tile));
+                    update_merged_tile(&tile);
                 }
             },
         );
@@ -112,15 +112,12 @@ impl HybridSet {
             }
             let staging = staging.first_rows(merge.rows().len());
             {
-                let sum = SegmentSum { parts: merge.view(), data: from_sources, one_block: false };
+                let sum = SegmentSum::of_sources(merge.view(), from_sources, self.narrow.is_some());
                 let mut gradients = staging.write::<f32>();
                 let out = SharedMut::new(gradients.data_mut());
                 stream.pool().run(merge.num_parts().div_ceil(TILE_ENTRIES), &|tile| {
                     let rows = rows_of_tile(merge.starts(), tile);
-                    by_width!(
-                        self.narrow.is_some(),
-                        sum_merged_rows(&sum, out, 0, table.dim, rows)
-                    );
+                    sum_merged_rows(&sum, out, 0, table.dim, rows);
                 });
             }
             let gradients = staging.read::<f32>();

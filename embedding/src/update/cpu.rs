@@ -7,7 +7,7 @@ use super::simd::{
 use super::{UpdateArgs, sum_block_len};
 use crate::error::Result;
 use crate::route::TableRoute;
-use crate::rows::{OpenRowsMut, Rounding, RowMemory, by_width};
+use crate::rows::{OpenRowsMut, Rounding, RowMemory};
 use crate::slot::TableSlot;
 use crate::table::Rows;
 use headlong_device::arena::Write;
@@ -74,7 +74,7 @@ pub(super) fn update_plain(stream: &Stream, args: &UpdateArgs) {
                         row_of_local: &|row| row,
                     },
                 };
-                by_width!(args.narrow, update_tile(&tile));
+                update_tile(&tile);
             }
         },
     );
@@ -92,6 +92,7 @@ fn segment_sum<'a>(
         parts: SampleParts { route, stride: gradients.stride(), block_len: block_len as u32 },
         data: gradients.data(),
         one_block: block_len >= args.route.num_samples,
+        narrow: args.narrow,
     }
 }
 
@@ -150,7 +151,7 @@ pub(super) fn update_staged(stream: &Stream, args: &UpdateArgs) -> Result<()> {
             let out = SharedMut::new(gradients.data_mut());
             stream.pool().run(route.num_ids.div_ceil(TILE_ENTRIES), &|tile| {
                 let rows = rows_of_tile(route.starts(), tile);
-                by_width!(args.narrow, sum_rows(&sum, out, slot.dim, rows));
+                sum_rows(&sum, out, slot.dim, rows);
             });
         }
         let gradients = staging.read::<f32>();

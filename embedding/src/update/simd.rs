@@ -105,17 +105,25 @@ pub(crate) struct SegmentSum<'a, P> {
     pub(crate) data: &'a [f32],
     /// Whether there is one block only.
     pub(crate) one_block: bool,
+    /// Whether parts and sums are rounded to bf16.
+    pub(crate) narrow: bool,
 }
 
-impl<P: Parts> SegmentSum<'_, P> {
-    /// Sums the columns `column .. column + out.len()` of row number `index`, `W` or fewer.
+impl<'a, P: Parts> SegmentSum<'a, P> {
+    /// Of parts that sources sent, each of which is a block.
+    pub(crate) fn of_sources(parts: P, data: &'a [f32], narrow: bool) -> Self {
+        Self { parts, data, one_block: false, narrow }
+    }
+
+    /// Sums the columns `column .. column + out.len()` of row number `index`, `W` or fewer. Returns
+    /// how many.
     #[inline(always)]
     fn strip<const W: usize, const NARROW: bool>(
         &self,
         index: usize,
         column: usize,
         out: &mut [f32],
-    ) {
+    ) -> usize {
         let entries = self.parts.entries(index);
         let sum = if self.one_block || entries.len() == 1 {
             self.run::<W, NARROW>(entries, column, out.len())
@@ -123,6 +131,7 @@ impl<P: Parts> SegmentSum<'_, P> {
             self.tree::<W, NARROW>(entries, column, out.len())
         };
         out.copy_from_slice(&sum[..out.len()]);
+        out.len()
     }
 
     /// The sum over `entries` in order, from +0 on.
@@ -169,35 +178,22 @@ impl<P: Parts> SegmentSum<'_, P> {
         sum_tree::<W, NARROW, _>(runs, |run| self.run::<W, NARROW>(run, column, len))
     }
 
-    /// The whole summed gradient of row number `index`. Where `NARROW`, parts and sums are rounded
-    /// to bf16.
+    /// The whole summed gradient of row number `index`.
     #[inline(always)]
-    pub(crate) fn row<const NARROW: bool>(&self, index: usize, out: &mut [f32]) {
+    pub(crate) fn row(&self, index: usize, out: &mut [f32]) {
         let dim = out.len();
         let mut column = 0;
         while column < dim {
             let rest = &mut out[column..];
-            column += match rest.len() {
-                128.. => {
-                    self.strip::<128, NARROW>(index, column, &mut rest[..128]);
-                    128
-                }
-                64.. => {
-                    self.strip::<64, NARROW>(index, column, &mut rest[..64]);
-                    64
-                }
-                32.. => {
-                    self.strip::<32, NARROW>(index, column, &mut rest[..32]);
-                    32
-                }
-                16.. => {
-                    self.strip::<16, NARROW>(index, column, &mut rest[..16]);
-                    16
-                }
-                len => {
-                    self.strip::<16, NARROW>(index, column, rest);
-                    len
-                }
+            // Strips of one length each are worth their kernels where nothing has to be rounded.
+            column += match (self.narrow, rest.len()) {
+                (true, 64..) => self.strip::<64, true>(index, column, &mut rest[..64]),
+                (true, len) => self.strip::<16, true>(index, column, &mut rest[..len.min(16)]),
+                (false, 128..) => self.strip::<128, false>(index, column, &mut rest[..128]),
+                (false, 64..) => self.strip::<64, false>(index, column, &mut rest[..64]),
+                (false, 32..) => self.strip::<32, false>(index, column, &mut rest[..32]),
+                (false, 16..) => self.strip::<16, false>(index, column, &mut rest[..16]),
+                (false, _) => self.strip::<16, false>(index, column, rest),
             };
         }
     }
@@ -280,14 +276,12 @@ pub(crate) struct UpdateTile<'a, P> {
 
 impl<P: Parts> UpdateTile<'_, P> {
     #[inline(always)]
-    pub(crate) fn run<const NARROW: bool>(&self) {
-        each_type!(
-            WeightMemory, self.memory.weights, weights => self.run_on::<_, NARROW>(weights)
-        );
+    pub(crate) fn run(&self) {
+        each_type!(WeightMemory, self.memory.weights, weights => self.run_on(weights));
     }
 
     #[inline(always)]
-    fn run_on<T: RowElement, const NARROW: bool>(&self, weights: RowMemory<T>) {
+    fn run_on<T: RowElement>(&self, weights: RowMemory<T>) {
         let TableMemory { first, second, .. } = self.memory;
         let RowRounding { rounding, row_of_local } = self.rounding;
         let ahead = entries_ahead(weights.cols);
@@ -304,7 +298,7 @@ impl<P: Parts> UpdateTile<'_, P> {
                 // SAFETY: as above.
                 unsafe { second.prefetch(row) };
             }
-            self.sum.row::<NARROW>(index, gradient);
+            self.sum.row(index, gradient);
             let row = self.rows[index];
             // SAFETY: as above; the slices of the prefetch are gone.
             let (weights, first, second) =
@@ -318,18 +312,18 @@ impl<P: Parts> UpdateTile<'_, P> {
 }
 
 vectorized! {
-    pub(super) fn update_tile<const NARROW: bool>(tile: &UpdateTile<'_, SampleParts<'_>>) {
-        tile.run::<NARROW>();
+    pub(super) fn update_tile(tile: &UpdateTile<'_, SampleParts<'_>>) {
+        tile.run();
     }
 
     /// The summed gradients of the first `out.rows()` unique rows.
-    pub(super) fn sum_rows<const NARROW: bool>(
+    pub(super) fn sum_rows(
         sum: &SegmentSum<'_, SampleParts<'_>>, out: SharedMut<f32>, dim: usize, rows: Range<usize>,
     ) {
         for index in rows {
             // SAFETY: `out` holds one row of `dim` per unique row, and each index is handed out
             // once.
-            sum.row::<NARROW>(index, unsafe { out.slice(index * dim, dim) });
+            sum.row(index, unsafe { out.slice(index * dim, dim) });
         }
     }
 }

@@ -162,7 +162,7 @@ fn no_word(key: &str, text: &str, error: &toml::de::Error) -> Option<String> {
     }
     let mut table = Config::default().to_table();
     insert(&mut table, key, Value::String(text.to_owned()));
-    let message = Config::deserialize(Value::Table(table)).err()?.message().to_owned();
+    let message = Config::of_text(&table.to_string()).err()?.message().to_owned();
     message.starts_with("unknown variant").then_some(message)
 }
 

@@ -183,6 +183,6 @@ impl HybridSet {
 vectorized! {
     /// Sums the gradients of this owner's rows over the bags that they are in, and updates them.
     pub(in crate::hybrid) fn update_rows_of_bags(tile: &UpdateTile<'_, BagParts<'_>>) {
-        tile.run::<false>();
+        tile.run();
     }
 }
