@@ -11,7 +11,9 @@ mod hand_over;
 mod model;
 
 use crate::error::{DeviceError, Result};
+use std::io;
 use std::ops::Range;
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -84,6 +86,28 @@ impl Pool {
     /// Threads in all, the caller's included.
     pub fn threads(&self) -> usize {
         self.team.workers() + 1
+    }
+
+    /// Keeps each worker on one of `processors`, numbers of the system in their order, as far as
+    /// both go. The caller's thread stays free, and so does what it starts.
+    ///
+    /// # Errors
+    /// What the system says of a number that it has not, or that this process may not use.
+    pub fn bind(&self, processors: &[usize]) -> io::Result<()> {
+        self.team.workers.iter().zip(processors).try_for_each(|(worker, &processor)| {
+            // SAFETY: a set of bits, all of which may be zero.
+            let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+            if processor >= 8 * size_of_val(&set) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            // SAFETY: the number lies in the set.
+            unsafe { libc::CPU_SET(processor, &mut set) };
+            // SAFETY: the worker has not been joined, and the set is as long as said.
+            let refused = unsafe {
+                libc::pthread_setaffinity_np(worker.as_pthread_t(), size_of_val(&set), &set)
+            };
+            if refused == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(refused)) }
+        })
     }
 
     /// Calls `body` once with each of `0 .. tasks`, on all threads or on the caller's, and returns
@@ -238,6 +262,39 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// The processors that the calling thread may use.
+    fn processors() -> Vec<usize> {
+        // SAFETY: a set of bits, all of which may be zero.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set is as long as said.
+        let refused = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+        assert_eq!(refused, 0);
+        // SAFETY: the numbers lie in the set.
+        (0..8 * size_of_val(&set))
+            .filter(|&number| unsafe { libc::CPU_ISSET(number, &set) })
+            .collect()
+    }
+
+    #[test]
+    fn workers_stay_where_they_are_bound_and_the_caller_is_free() {
+        let pool = Pool::exactly(2).unwrap();
+        let all = processors();
+        let last = *all.last().unwrap();
+        pool.bind(&[last]).unwrap();
+        let meeting = std::sync::Barrier::new(2);
+        let seen = Mutex::new(Vec::new());
+        pool.run(2, &|_| {
+            // Each thread takes one task.
+            meeting.wait();
+            seen.lock().unwrap().push(processors());
+        });
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable_by_key(Vec::len);
+        assert_eq!(seen, if all.len() > 1 { [vec![last], all] } else { [all.clone(), all] });
+        let error = pool.bind(&[1 << 20]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -358,6 +358,12 @@ settings! {
         /// Threads of this process over all its ranks; unset: one per core; changes no result.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub threads: Option<usize>,
+        /// Whether each thread that helps a rank stays on a processor of its own, of whole cores
+        /// first; the rank's own thread and readers run anywhere; changes no result.
+        ///
+        /// For machines on which the system moves threads from one cache or memory node to another;
+        /// on two idle cores it gains nothing.
+        pub bind: bool,
         /// The processor's instructions that arithmetic may use: "auto", "portable", "avx2",
         /// "avx512", "avx512_bf16" or "amx"; changes no result.
         pub instructions: Instructions = Instructions::Auto,

@@ -4,5 +4,6 @@ pub mod command_line;
 pub(crate) mod input;
 pub mod machine;
 pub mod peak;
+pub(crate) mod places;
 pub mod processor;
 pub mod signals;

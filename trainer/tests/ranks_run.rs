@@ -89,6 +89,23 @@ fn processes_train_the_weights_of_threads_whatever_carries_their_payload() {
     }
 }
 
+/// Threads that stay on processors of their own change no bit; more of them than processors are
+/// refused.
+#[test]
+fn bound_threads_train_the_same_weights() {
+    let place = Place::new("rows.txt");
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let run = |threads: usize, bind: &str| {
+        place.train_on(threads).with(&["--set", &format!("run.bind={bind}")])
+    };
+    let free = run(processors, "false").succeeds().digest();
+    assert_eq!(run(processors, "true").succeeds().digest(), free);
+    let refused = run(processors + 1, "true").end();
+    let reason = format!("each has a processor, and a rank has {processors}");
+    assert!(refused.stderr.contains(&reason), "{}", refused.stderr);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+}
+
 /// A transport that was asked for by name is not replaced: every rank refuses the setting, and says
 /// which rank lacks what.
 #[test]

@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError};
 #[derive(Debug)]
 pub struct Team {
     shared: Arc<Shared>,
-    workers: Vec<JoinHandle<()>>,
+    pub(super) workers: Vec<JoinHandle<()>>,
     /// Whether a caller's job is running.
     taken: AtomicBool,
 }

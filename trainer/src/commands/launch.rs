@@ -8,7 +8,6 @@
 
 mod one_process;
 mod output;
-mod places;
 mod told;
 mod verdict;
 
@@ -20,6 +19,7 @@ use crate::config::seconds;
 use crate::error::{Error, Result};
 use crate::report::output::say;
 use crate::system::command_line;
+use crate::system::places::places;
 use crate::system::signals::asking;
 use headlong_comm::launcher_env;
 use headlong_comm::rendezvous::reserve_port;
@@ -205,7 +205,7 @@ fn start_all(
     let program =
         || command_line::again().map_err(Error::failed("finding this program's own file"));
     let places = match arguments.bind {
-        Bind::Auto => places::places(arguments.ranks)
+        Bind::Auto => places(arguments.ranks)
             .map_err(|reason| {
                 say(format_args!("note: --bind auto: {reason}: ranks run on any processor"))
             })

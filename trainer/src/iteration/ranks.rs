@@ -31,7 +31,7 @@ mod rest;
 mod stream;
 
 use rest::quiesce;
-use stream::{place_on_machine, stream_of};
+use stream::{bind, place_on_machine, stream_of};
 
 pub struct RankGroup {
     ranks: Vec<Mutex<RankWorker>>,
@@ -186,6 +186,9 @@ impl RankGroup {
                 blueprint.threads_per_rank,
                 blueprint.taken_devices,
             )?;
+            if config.run.bind {
+                bind(&stream, &communicator)?;
+            }
             let (partition, registry) = (Arc::clone(partition), &blueprint.registry);
             let parts =
                 RankParts { communicator, partition, ids, registry, ablation: blueprint.ablation };

@@ -3,6 +3,7 @@
 use crate::config::{Config, DeviceChoice, ScheduleChoice};
 use crate::error::{Error, Result};
 use crate::system::machine::unusable;
+use crate::system::places;
 use headlong_comm::Communicator;
 use headlong_device::Stream;
 use headlong_device::cuda::{CudaDevice, CudaFiles};
@@ -45,6 +46,28 @@ pub(super) fn stream_of(
         ScheduleChoice::Serial => stream(true),
         _ => Ok(stream(true)?.with_side_stream(stream(false)?)),
     }
+}
+
+/// Keeps each thread that helps a rank on a processor of its own. Where something else has given
+/// this process a part of the machine, that part is the rank's, else the ranks of the machine
+/// divide it.
+///
+/// # Errors
+/// Fewer processors than threads.
+pub(super) fn bind(stream: &Stream, communicator: &Communicator) -> Result<()> {
+    let (local, ranks) = place_on_machine(communicator);
+    let alone = communicator.transport().name() != "local" && !places::are_all();
+    let (local, ranks) = if alone { (0, 1) } else { (local, ranks) };
+    let processors = places::places(ranks).map(|places| places.of_threads(local));
+    let (pool, name) = (stream.pool(), "run.bind = true");
+    let processors = processors.map_err(|reason| Error::unsupported(name, reason))?;
+    if processors.len() < pool.threads() {
+        let threads = format!("{name} with {} threads of a rank", pool.threads());
+        let reason = format!("each has a processor, and a rank has {}", processors.len());
+        return Err(Error::unsupported(threads, reason));
+    }
+    // The first one is left to the rank's own thread.
+    pool.bind(&processors[1..]).map_err(Error::failed("keeping threads on processors (run.bind)"))
 }
 
 /// The number of a rank among those of its machine, and how many these are.

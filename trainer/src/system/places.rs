@@ -17,7 +17,7 @@ struct Processor {
 
 pub struct Places {
     all: CpuSet,
-    ranks: Vec<Vec<usize>>,
+    ranks: Vec<Vec<Processor>>,
 }
 
 /// Keeps this thread, and what it starts, on a rank's processors; gives it all of them back at the
@@ -42,15 +42,45 @@ pub fn places(ranks: usize) -> Result<Places, String> {
     Ok(Places { all, ranks })
 }
 
+/// Whether this process may use all processors of the machine that are online.
+pub fn are_all() -> bool {
+    let online = read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    sched_getaffinity(None).is_ok_and(|own| own.count() >= count(&online))
+}
+
+/// How many numbers a list such as `0-3,6` has.
+fn count(list: &str) -> u32 {
+    let number = |text: &str| text.parse::<u32>().ok();
+    let length = |part: &str| match part.split_once('-') {
+        Some((first, last)) => Some((number(last)? + 1).saturating_sub(number(first)?)),
+        None => number(part).map(|_| 1),
+    };
+    list.trim().split(',').filter_map(length).sum()
+}
+
 impl Places {
     /// Moves this thread to a rank's processors until the answer is dropped: a process started
     /// meanwhile stays there.
     pub fn bind(&self, rank: usize) -> Bound<'_> {
         let mut wanted = CpuSet::new();
-        self.ranks[rank].iter().for_each(|number| wanted.set(*number));
+        self.ranks[rank].iter().for_each(|one| wanted.set(one.number));
         // Where it is refused, the rank runs anywhere: slower, not wrong.
         let _ = sched_setaffinity(None, &wanted);
         Bound(&self.all)
+    }
+
+    /// The numbers of a rank's processors for its threads: one of each core before a second one.
+    pub fn of_threads(&self, rank: usize) -> Vec<usize> {
+        let cores = || self.ranks[rank].chunk_by(Processor::shares_core);
+        let most = cores().map(<[_]>::len).max().unwrap_or(0);
+        let nth = |nth: usize| cores().filter_map(move |core| core.get(nth));
+        (0..most).flat_map(nth).map(|one| one.number).collect()
+    }
+}
+
+impl Processor {
+    fn shares_core(&self, other: &Self) -> bool {
+        (self.node, self.package, self.core) == (other.node, other.package, other.core)
     }
 }
 
@@ -71,20 +101,16 @@ fn describe(number: usize) -> Processor {
 }
 
 /// Whole cores where there are enough of them, neighbours together.
-fn split(mut processors: Vec<Processor>, ranks: usize) -> Option<Vec<Vec<usize>>> {
+fn split(mut processors: Vec<Processor>, ranks: usize) -> Option<Vec<Vec<Processor>>> {
     processors.sort_unstable();
-    let same_core =
-        |a: &Processor, b: &Processor| (a.node, a.package, a.core) == (b.node, b.package, b.core);
-    let cores: Vec<&[Processor]> = processors.chunk_by(same_core).collect();
+    let cores: Vec<&[Processor]> = processors.chunk_by(Processor::shares_core).collect();
     let units: Vec<&[Processor]> =
         if cores.len() >= ranks { cores } else { processors.chunks(1).collect() };
     if units.len() < ranks {
         return None;
     }
     let part = |rank: usize| &units[rank * units.len() / ranks..(rank + 1) * units.len() / ranks];
-    let numbers =
-        |rank| part(rank).iter().flat_map(|unit| unit.iter().map(|one| one.number)).collect();
-    Some((0..ranks).map(numbers).collect())
+    Some((0..ranks).map(|rank| part(rank).concat()).collect())
 }
 
 #[cfg(test)]
@@ -105,20 +131,37 @@ mod tests {
             .collect()
     }
 
+    fn numbers(processors: Vec<Processor>, ranks: usize) -> Option<Vec<Vec<usize>>> {
+        let numbers = |part: Vec<Processor>| part.iter().map(|one| one.number).collect();
+        split(processors, ranks).map(|ranks| ranks.into_iter().map(numbers).collect())
+    }
+
     #[test]
     fn siblings_and_nodes_stay_together() {
-        assert_eq!(split(machine(), 2).unwrap(), [vec![0, 4, 1, 5], vec![2, 6, 3, 7]]);
-        assert_eq!(split(machine(), 4).unwrap(), [[0, 4], [1, 5], [2, 6], [3, 7]]);
-        assert_eq!(split(machine(), 8).unwrap().concat(), [0, 4, 1, 5, 2, 6, 3, 7]);
-        assert_eq!(split(machine(), 3).unwrap(), [vec![0, 4], vec![1, 5], vec![2, 6, 3, 7]]);
-        assert_eq!(split(machine(), 9), None);
+        assert_eq!(numbers(machine(), 2).unwrap(), [vec![0, 4, 1, 5], vec![2, 6, 3, 7]]);
+        assert_eq!(numbers(machine(), 4).unwrap(), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+        assert_eq!(numbers(machine(), 8).unwrap().concat(), [0, 4, 1, 5, 2, 6, 3, 7]);
+        assert_eq!(numbers(machine(), 3).unwrap(), [vec![0, 4], vec![1, 5], vec![2, 6, 3, 7]]);
+        assert_eq!(numbers(machine(), 9), None);
+    }
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        assert_eq!([count("0\n"), count("0-3,6"), count("0-1,4-7"), count("")], [1, 5, 6, 0]);
+    }
+
+    #[test]
+    fn threads_of_a_rank_take_whole_cores_first() {
+        let places = Places { all: CpuSet::new(), ranks: split(machine(), 2).unwrap() };
+        assert_eq!(places.of_threads(0), [0, 1, 4, 5]);
+        assert_eq!(places.of_threads(1), [2, 3, 6, 7]);
     }
 
     #[test]
     fn an_existing_restriction_is_kept() {
         let allowed: Vec<Processor> =
             machine().into_iter().filter(|one| one.number != 0 && one.number != 4).collect();
-        let parts = split(allowed, 3).unwrap();
+        let parts = numbers(allowed, 3).unwrap();
         assert_eq!(parts, [[1, 5], [2, 6], [3, 7]]);
     }
 
