@@ -2,6 +2,7 @@
 //! one fails.
 
 mod book;
+mod clusters;
 mod device_steps;
 mod own_table;
 mod pages;
@@ -94,7 +95,7 @@ impl Step {
     /// Whether it leaves a core of two idle for long: such steps run at once where one follows the
     /// other.
     fn has_one_core(&self) -> bool {
-        ["own-table", "python", "sanitizers", "rxe"].contains(&self.name)
+        ["own-table", "python", "sanitizers", "rxe", "clusters"].contains(&self.name)
     }
 }
 

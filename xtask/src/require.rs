@@ -31,6 +31,9 @@ const REQUIREMENTS: &[Requirement] = &[
     // The schemas of manifests.
     Requirement { name: "kubernetes", words: &["kubernetes"] },
     Requirement { name: "mpirun", words: &["mpirun"] },
+    // Two machines that are namespaces, and what starts jobs on them.
+    Requirement { name: "namespaces", words: &["namespaces"] },
+    Requirement { name: "slurm", words: &["slurm"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },
     Requirement { name: "musl", words: &["musl"] },
@@ -58,7 +61,7 @@ impl Required {
         Self::parse(&std::env::var("REQUIRE").unwrap_or_default())
     }
 
-    fn parse(text: &str) -> Result<Self> {
+    pub fn parse(text: &str) -> Result<Self> {
         let names: Vec<String> =
             text.split([',', ' ']).filter(|name| !name.is_empty()).map(str::to_string).collect();
         for name in &names {

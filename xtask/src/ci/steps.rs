@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Outcome, Step, Workshop, book, device_steps, own_table, python, runner};
+use super::{Outcome, Step, Workshop, book, clusters, device_steps, own_table, python, runner};
 use crate::process::{self, cargo};
 use crate::{bench_diff, rxe, tidy};
 
@@ -65,6 +65,11 @@ pub const STEPS: &[Step] = &[
         name: "rxe",
         what: "verbs over Soft-RoCE, in an emulated machine",
         run: |workshop| rxe::step(&workshop.root, &workshop.target()),
+    },
+    Step {
+        name: "clusters",
+        what: "Slurm, torchrun and mpirun start training on two machines, which are namespaces",
+        run: clusters::clusters,
     },
     Step { name: "benches", what: "every bench runs once, small", run: benches },
     Step {
