@@ -72,8 +72,6 @@ ends_as() { wait_for "job $1 as $2" 60 is "$1" "$2"; }
 has() { grep -q "$1" "$2"; }
 # until_saved NAME: until its first checkpoint is there.
 until_saved() { wait_for "a checkpoint of $1" 30 has '^step.* checkpoint' "$1.out"; }
-# saved_by NAME: it was told to end, and has saved.
-saved_by() { has 'SIGTERM' "$1.out"; }
 node2() { on node-a scontrol update nodename=node2 reason=test state="$1"; }
 
 # Two tasks and two: node1 has the ranks 0 and 1.
@@ -98,7 +96,7 @@ cancelled() {
     on node-a headlong train --config run.toml --checkpoint-dir "$HOME/run" --resume
 }
 
-# Twice: asked for, and because a node is down.
+# The same job starts again by itself.
 requeued() {
     submit requeued --resume
     until_saved requeued
