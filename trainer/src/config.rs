@@ -358,8 +358,8 @@ settings! {
         /// Threads of this process over all its ranks; unset: one per core; changes no result.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub threads: Option<usize>,
-        /// Whether each thread that helps a rank stays on a processor of its own, of whole cores
-        /// first; the rank's own thread and readers run anywhere; changes no result.
+        /// Whether each thread that helps a rank stays on a processor of its own, where there are
+        /// enough; the rank's own thread and readers run anywhere; changes no result.
         ///
         /// For machines on which the system moves threads from one cache or memory node to another;
         /// on two idle cores it gains nothing.

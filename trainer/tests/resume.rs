@@ -249,8 +249,11 @@ fn a_checkpoint_of_something_else_is_refused_by_name() {
     resumed.clone().with(&["--set", "model.loss=mse"]).fails(2, &["model.loss", "mse", "bce"]);
     let from = place.train().path("--init-from", &checkpoints).with(&["--steps", "9"]);
     from.with(&["--set", "model.top=[8,1]"]).fails(1, &["another model", "model.top"]);
-    let said = resumed.with(&["--set", "tables.dtype=bf16"]).succeeds().stderr;
+    let otherwise = ["--set", "tables.dtype=bf16", "--precision", "bf16"];
+    let said = resumed.with(&otherwise).succeeds().stderr;
     assert!(said.contains("rows are stored in \"bf16\" from here on"), "{said}");
+    assert!(said.contains("products are in \"bf16\", sums \""), "{said}");
+    assert!(said.contains("from here on, until now in \"f32\""), "{said}");
 }
 
 /// Files of another content, number or order; another path or time is no difference.

@@ -187,7 +187,7 @@ impl RankGroup {
                 blueprint.taken_devices,
             )?;
             if config.run.bind {
-                bind(&stream, &communicator)?;
+                bind(&stream, &communicator);
             }
             let (partition, registry) = (Arc::clone(partition), &blueprint.registry);
             let parts =

@@ -2,14 +2,14 @@
 
 use crate::commands::checkpoint as checkpoint_command;
 use crate::commands::train_arguments::TrainOptions;
-use crate::config::{Config, Ids, validate::quoted};
+use crate::config::{Bf16Sums, Config, Ids, Precision, validate::quoted};
 use crate::error::{Error, Result};
 use crate::iteration::job::Job;
 use crate::report::{At, Done, Reporter};
 use crate::state::checkpoint::Checkpoint;
 
 /// What a user should know of settings that a run continues with and did not begin with: those that
-/// decide how a run begins, and what rows are stored in.
+/// decide how a run begins, what rows are stored in, and how products are computed.
 pub(super) fn without_effect(now: &Config, then: &Config) -> Vec<String> {
     let seed = ("train.seed", now.train.seed, then.train.seed);
     let min_count =
@@ -20,9 +20,26 @@ pub(super) fn without_effect(now: &Config, then: &Config) -> Vec<String> {
     let others = others.map(|(key, now, then)| {
         format!("--resume: {key} = {now} has no effect, the run has begun with {then}")
     });
-    let [now, then] = [now, then].map(|config| quoted(&config.tables.dtype));
-    let stored = format!("--resume: rows are stored in {now} from here on, until now in {then}");
-    others.chain((now != then).then_some(stored)).collect()
+    let [rows, rows_then] = [now, then].map(|config| quoted(&config.tables.dtype));
+    let stored =
+        format!("--resume: rows are stored in {rows} from here on, until now in {rows_then}");
+    let computed = computed(now, then).into_iter();
+    others.chain((rows != rows_then).then_some(stored)).chain(computed).collect()
+}
+
+/// What differs from here on in how products are computed, if anything.
+fn computed(now: &Config, then: &Config) -> Option<String> {
+    let words = |config: &Config| {
+        let order = quoted(&config.train.bf16_sums);
+        let order = (config.train.precision == Precision::Bf16).then(|| format!(", sums {order}"));
+        format!("{}{}", quoted(&config.train.precision), order.unwrap_or_default())
+    };
+    // On a device, or before there was a choice.
+    let open = then.train.bf16_sums == Bf16Sums::Auto;
+    let same = open && now.train.precision == then.train.precision;
+    let [now, then] = [now, then].map(words);
+    (now != then && !same)
+        .then(|| format!("--resume: products are in {now} from here on, until now in {then}"))
 }
 
 /// The last words of a run that has finished and is not asked for more now than it was then.

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, DeviceChoice, ScheduleChoice};
 use crate::error::{Error, Result};
+use crate::report::output::say;
 use crate::system::machine::unusable;
 use crate::system::places;
 use headlong_comm::Communicator;
@@ -48,26 +49,25 @@ pub(super) fn stream_of(
     }
 }
 
-/// Keeps each thread that helps a rank on a processor of its own. Where something else has given
-/// this process a part of the machine, that part is the rank's, else the ranks of the machine
-/// divide it.
-///
-/// # Errors
-/// Fewer processors than threads.
-pub(super) fn bind(stream: &Stream, communicator: &Communicator) -> Result<()> {
+/// Keeps each thread that helps a rank on a processor of its own, or says why they run anywhere.
+/// Where something else has given this process a part of the machine, that part is the rank's, else
+/// the ranks of the machine divide it.
+pub(super) fn bind(stream: &Stream, communicator: &Communicator) {
     let (local, ranks) = place_on_machine(communicator);
     let alone = communicator.transport().name() != "local" && !places::are_all();
     let (local, ranks) = if alone { (0, 1) } else { (local, ranks) };
-    let processors = places::places(ranks).map(|places| places.of_threads(local));
-    let (pool, name) = (stream.pool(), "run.bind = true");
-    let processors = processors.map_err(|reason| Error::unsupported(name, reason))?;
-    if processors.len() < pool.threads() {
-        let threads = format!("{name} with {} threads of a rank", pool.threads());
-        let reason = format!("each has a processor, and a rank has {}", processors.len());
-        return Err(Error::unsupported(threads, reason));
+    let pool = stream.pool();
+    let enough = |processors: Vec<usize>| match (pool.threads(), processors.len()) {
+        (threads, found) if found < threads => {
+            Err(format!("a rank of {threads} threads, processors for it: {found}"))
+        }
+        // The first one is left to the rank's own thread.
+        _ => pool.bind(&processors[1..]).map_err(|error| error.to_string()),
+    };
+    let places = places::places(ranks).map(|places| places.of_threads(local));
+    if let Err(reason) = places.and_then(enough) {
+        say(format_args!("note: run.bind: {reason}: threads run on any processor"));
     }
-    // The first one is left to the rank's own thread.
-    pool.bind(&processors[1..]).map_err(Error::failed("keeping threads on processors (run.bind)"))
 }
 
 /// The number of a rank among those of its machine, and how many these are.
