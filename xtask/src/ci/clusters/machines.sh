@@ -50,7 +50,7 @@ machines() {
     for node in node-a node-b; do
         cat /proc/sys/kernel/random/uuid >"$state/$node.boot"
         unshare --net --uts --mount bash -c "hold $node" &
-        wait_for "$node" 10 test -s "$state/$node.pid"
+        wait_for "$node" 60 test -s "$state/$node.pid"
     done
 }
 
@@ -59,7 +59,7 @@ cable() {
     /usr/bin/python3 "$scripts/relay.py" "$(cat "$state/node-a.pid")" "$(cat "$state/node-b.pid")" \
         "$1" "$2" >"$out/cable.log" 2>&1 &
     relay=$!
-    wait_for "the cable" 10 grep -q ready "$out/cable.log"
+    wait_for "the cable" 60 grep -q ready "$out/cable.log"
     on node-a ip addr add 10.77.0.1/24 dev cable
     on node-b ip addr add 10.77.0.2/24 dev cable
     on node-a ip link set cable mtu 9000 up

@@ -47,17 +47,15 @@ start_slurm() {
         # `--force`: it does not run as root otherwise.
         on "$node" munged --force --foreground --key-file "$state/munge.key" \
             --log-file /run/munge/log --seed-file /run/munge/seed >"$out/munged-$node.log" 2>&1 &
-        wait_for "munged of $node" 10 on "$node" test -S /run/munge/munge.socket.2
+        wait_for "munged of $node" 60 on "$node" test -S /run/munge/munge.socket.2
     done
     on node-a slurmctld -D >"$out/slurmctld.out" 2>&1 &
     on node-a slurmd -D -N node1 >"$out/slurmd-node1.out" 2>&1 &
     on node-b slurmd -D -N node2 >"$out/slurmd-node2.out" 2>&1 &
-    wait_for "both nodes" 20 both_idle
+    wait_for "both nodes" 60 both_idle
 }
 
 both_idle() { [ "$(on node-a sinfo -h -t idle -o %D)" = 2 ]; }
-on_login() { on node-a "$@"; }
-
 
 # submit NAME WORDS: the page's script with these words, as a job of that name. Sets `job`.
 submit() {
@@ -68,10 +66,10 @@ submit() {
 state_of() { on node-a scontrol show job -o "$1" | sed -n 's/.* JobState=\([A-Z]*\) .*/\1/p'; }
 is() { [ "$(state_of "$1")" = "$2" ]; }
 # ends_as JOB STATE
-ends_as() { wait_for "job $1 as $2" 60 is "$1" "$2"; }
+ends_as() { wait_for "job $1 as $2" 180 is "$1" "$2"; }
 has() { grep -q "$1" "$2"; }
 # until_saved NAME: until its first checkpoint is there.
-until_saved() { wait_for "a checkpoint of $1" 30 has '^step.* checkpoint' "$1.out"; }
+until_saved() { wait_for "a checkpoint of $1" 120 has '^step.* checkpoint' "$1.out"; }
 node2() { on node-a scontrol update nodename=node2 reason=test state="$1"; }
 
 # Two tasks and two: node1 has the ranks 0 and 1.
@@ -101,7 +99,7 @@ requeued() {
     submit requeued --resume
     until_saved requeued
     on node-a scontrol requeue "$job"
-    wait_for "the job again" 60 has '^resumed at step' requeued.out
+    wait_for "the job again" 180 has '^resumed at step' requeued.out
     cp requeued.out requeued-once.out
     has '^stopped by SIGTERM at step' requeued-once.out
     ends_as "$job" COMPLETED
@@ -112,7 +110,7 @@ requeued() {
 drained() {
     submit first '=1 headlong train'
     local first=$job
-    wait_for "the first job" 30 has '^plan' first.out
+    wait_for "the first job" 120 has '^plan' first.out
     node2 drain
     submit second '=1 headlong train'
     ends_as "$first" COMPLETED
