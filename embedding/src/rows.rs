@@ -238,7 +238,8 @@ macro_rules! each_type {
 }
 pub(crate) use each_type;
 
-/// Calls a kernel for rows that are added as they are (none), or rounded to f16 or bf16.
+/// Calls a kernel for rows that are added as they are (none), or rounded to f16 or bf16: one kernel
+/// for all, with [`summands`], pooled the long bags of a lookup 1.05 to 1.17 times as slowly.
 macro_rules! by_type {
     ($to:expr, $kernel:ident($($argument:expr),*)) => {
         match $to {
