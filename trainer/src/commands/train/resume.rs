@@ -108,3 +108,31 @@ pub(crate) fn find_checkpoint(
         leads && !options.flags.dry_run,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bf16(sums: Bf16Sums) -> Config {
+        let mut config = Config::default();
+        config.train.precision = Precision::Bf16;
+        config.train.bf16_sums = sums;
+        config
+    }
+
+    #[test]
+    fn another_precision_or_order_of_sums_is_named() {
+        let said = |now: &Config, then: &Config| without_effect(now, then).concat();
+        let [pairs, tiles] = [Bf16Sums::Pairs, Bf16Sums::Tiles].map(bf16);
+        assert_eq!(
+            said(&tiles, &pairs),
+            "--resume: products are in \"bf16\", sums \"tiles\" from here on, until now in \
+             \"bf16\", sums \"pairs\""
+        );
+        assert!(said(&Config::default(), &pairs).contains("products are in \"f32\" from here on"));
+        // The same, and of a run that had no order: nothing is known to differ.
+        for (now, then) in [(&pairs, &pairs), (&tiles, &bf16(Bf16Sums::Auto))] {
+            assert_eq!(said(now, then), "");
+        }
+    }
+}
