@@ -350,6 +350,11 @@ impl<'c> Call<'c> {
         Ok(())
     }
 
+    /// Others take these steps, and this rank has no part in them.
+    pub(crate) fn pass_steps(&mut self, steps: u32) {
+        self.id.step += steps;
+    }
+
     fn next_step(&mut self) -> StepId {
         let id = self.id;
         self.id.step += 1;

@@ -12,7 +12,7 @@ use headlong_device::{bf16 as codec, vectorized};
 use std::fmt::Debug;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A number that collectives know: f32, f16, bf16, u8, u32, u64, i32, i64.
+/// What collectives know: f32, f16, bf16, u8, u32, u64, i32, i64, and [`Held`] bits.
 pub trait Element:
     FromBytes
     + IntoBytes
@@ -212,6 +212,15 @@ plain!(u32, 4, |a, b| a.wrapping_add(b));
 plain!(u64, 5, |a, b| a.wrapping_add(b));
 plain!(i32, 6, |a, b| a.wrapping_add(b));
 plain!(i64, 7, |a, b| a.wrapping_add(b));
+plain!(Held, 8, |a, b| Held(a.0 | b.0));
+
+/// The bits of a number that some ranks hold, all the same ones, while the others have zero bits:
+/// it is put together, not added up.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(transparent)]
+pub struct Held(pub u32);
 
 /// A type that is added up as f32.
 macro_rules! widened {

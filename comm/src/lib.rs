@@ -34,6 +34,7 @@ pub mod catch;
 mod collectives;
 mod communicator;
 pub mod counters;
+pub mod demand;
 pub mod device;
 pub mod element;
 pub mod error;

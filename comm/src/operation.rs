@@ -57,7 +57,8 @@ pub enum Algorithm {
 
 const ALGORITHMS: [&str; 3] = ["direct", "two steps", "hierarchical"];
 
-pub(crate) const ELEMENTS: [&str; 8] = ["bytes", "f32", "f16", "bf16", "u32", "u64", "i32", "i64"];
+pub(crate) const ELEMENTS: [&str; 9] =
+    ["bytes", "f32", "f16", "bf16", "u32", "u64", "i32", "i64", "held bits"];
 
 /// Operation (8 bits), element type (8), algorithm (4) and the root's lowest 12 bits in one number.
 pub const fn fingerprint(

@@ -48,6 +48,10 @@ pub struct Plan {
     messages: Vec<Message>,
     pieces: Vec<Piece>,
     pub staged: usize,
+    /// Where each rank's part begins in `Send` and in `Recv`, and where the next piece of what each
+    /// rank of the node has given lies in `Staged`.
+    starts: [Vec<usize>; 2],
+    cursors: Vec<usize>,
     /// The rank's part for itself: its place in `Send`, in `Recv`, its length.
     pub own: (usize, usize, usize),
 }

@@ -10,6 +10,7 @@
 
 pub(crate) mod channel;
 pub(crate) mod deadlines;
+pub(crate) mod descriptors;
 pub mod dial;
 mod enter;
 mod gather;
@@ -24,10 +25,10 @@ pub mod whole;
 use crate::error::{CommError, Result};
 use crate::launcher_env::{Launch, Remark};
 use crate::topology::{Rank, Topology};
-use crate::transport::tcp::control::ControlThread;
+use crate::transport::tcp::control::{ControlThread, Doors};
 use crate::transport::tcp::control_frame::{FrameReader, Outbox, PeerAddress};
 use crate::transport::tcp::health::{Health, Link};
-use crate::transport::tcp::mesh::Meeting;
+use crate::transport::tcp::mesh::{Arrived, Door, Mesh};
 use crate::transport::tcp::{Parts, TcpTransport};
 use channel::Channel;
 pub use deadlines::{Deadlines, Notice};
@@ -36,9 +37,8 @@ use listener::Listener;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use sha2::{Digest as _, Sha256};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
 pub use trust::Keys;
 
 /// Number of the protocol between ranks; it changes with every change of a frame.
@@ -128,81 +128,69 @@ pub fn join(options: &JoinOptions) -> Result<Arc<TcpTransport>> {
     let mut remarks = launch.remarks.clone();
     let keys = Keys::of(launch, options.insecure)?;
     if launch.world_size == 1 {
-        return alone(options, remarks);
+        return alone(options, keys, remarks);
     }
     remarks.extend(keys.trust.remark(launch));
+    descriptors::reserve(launch.rank, launch.world_size)?;
     let joined = match launch.rank {
         Rank(0) => gather::gather(options, &keys)?,
         _ => enter::enter(options, &keys)?,
     };
-    connect(options, &keys, joined, remarks)
+    connect(options, keys, joined, remarks)
 }
 
-fn alone(options: &JoinOptions, remarks: Vec<Remark>) -> Result<Arc<TcpTransport>> {
+fn alone(options: &JoinOptions, keys: Keys, remarks: Vec<Remark>) -> Result<Arc<TcpTransport>> {
     let health = Arc::new(Health::new(Rank(0), 1, Vec::new(), options.deadlines.heartbeat)?);
-    let (topology, deadlines) = (Topology::single(), options.deadlines);
-    Ok(Arc::new(TcpTransport::new(Parts {
+    let mesh = Arc::new(mesh(options, keys, health, (0, Vec::new(), Ipv4Addr::LOCALHOST.into())));
+    let topology = Topology::single();
+    Ok(Arc::new(TcpTransport::new(Parts { mesh, topology, control: None, remarks })))
+}
+
+/// What makes the data connections of a job with this epoch, these ranks, and rank 0 there.
+fn mesh(
+    options: &JoinOptions,
+    keys: Keys,
+    health: Arc<Health>,
+    (epoch, peers, rank_0): (u32, Vec<PeerAddress>, IpAddr),
+) -> Mesh {
+    let deadlines = options.deadlines;
+    Mesh {
         health,
-        topology,
-        epoch: 0,
-        deadlines,
-        control: None,
-        remarks,
-        encrypt_data: options.encrypt_data,
-        addresses: Vec::new(),
-    })))
+        peers,
+        rank_0,
+        keys,
+        epoch,
+        job_hash: options.claims().job_hash,
+        deadline: deadlines.operation,
+        patience: deadlines.handshake,
+        encrypt: options.encrypt_data,
+        arrived: Arrived::default(),
+    }
 }
 
 fn connect(
     options: &JoinOptions,
-    keys: &Keys,
+    keys: Keys,
     joined: Joined,
     remarks: Vec<Remark>,
 ) -> Result<Arc<TcpTransport>> {
     let Joined { epoch, peers, node_of, links, readers, rank_0, data_listener, listener } = joined;
     let (rank, deadlines) = (options.launch.rank, options.deadlines);
     let health = Arc::new(Health::new(rank, peers.len(), links, deadlines.heartbeat)?);
+    let mesh = Arc::new(mesh(options, keys, Arc::clone(&health), (epoch, peers, rank_0)));
+    let doors = Doors { late: listener, data: Some(Door::new(Arc::clone(&mesh), data_listener)?) };
     // Only rank 0 has something to say while the job runs.
     let notice =
         options.notice.clone().filter(|_| rank == Rank(0)).map(without_waiting).transpose()?;
-    let thread = ControlThread::new(Arc::clone(&health), deadlines, readers, listener, notice);
+    let thread = ControlThread::new(health, deadlines, readers, doors, notice);
     let control = std::thread::Builder::new()
         .name("comm-control".into())
         .spawn(|| thread.run())
         .map_err(|error| CommError::system("starting the control thread", error))?;
     let topology = Topology::from_node_of(node_of);
-    // Note: from here on an early return drops the transport, which tells the others.
-    let parts = Parts {
-        health: Arc::clone(&health),
-        topology,
-        epoch,
-        deadlines,
-        control: Some(control),
-        remarks,
-        encrypt_data: options.encrypt_data,
-        addresses: peers.iter().map(|peer| peer.ip.unwrap_or(rank_0)).collect(),
-    };
-    let transport = TcpTransport::new(parts);
-    let meeting = Meeting {
-        health: &health,
-        listener: data_listener,
-        peers: &peers,
-        rank_0,
-        keys,
-        epoch,
-        job_hash: options.claims().job_hash,
-        longest: deadlines.rendezvous.min(Duration::from_secs(30)),
-        patience: deadlines.handshake,
-    };
-    match meeting.meet() {
-        Ok(connections) => {
-            let (streams, channels) = connections.into_iter().map(Option::unzip).unzip();
-            health.set_data(streams);
-            transport.set_channels(channels);
-        }
-        Err(error) => return Err(health.fail(error)),
-    }
-    Ok(Arc::new(transport))
+    // Note: dropped, the transport tells the others.
+    let parts = Parts { mesh, topology, control: Some(control), remarks };
+    Ok(Arc::new(TcpTransport::new(parts)))
 }
 
 /// `notice` on a thread of its own: who reads what is said may be slow, and signs of life must not

@@ -19,6 +19,7 @@ pub struct Topology {
     node_of: Vec<usize>,
     local_index: Vec<usize>,
     ranks_of: Vec<Vec<Rank>>,
+    aligned_node_size: Option<usize>,
 }
 
 impl Topology {
@@ -69,7 +70,9 @@ impl Topology {
             local_index.push(ranks_of[node].len());
             ranks_of[node].push(Rank(rank));
         }
-        Self { node_of, local_index, ranks_of }
+        let mut topology = Self { node_of, local_index, ranks_of, aligned_node_size: None };
+        topology.aligned_node_size = topology.find_aligned_node_size();
+        topology
     }
 
     /// Number of ranks.
@@ -106,6 +109,10 @@ impl Topology {
     /// and ranks are numbered node by node: then the deterministic sum over a node's ranks is a
     /// part of the deterministic sum over all.
     pub fn aligned_node_size(&self) -> Option<usize> {
+        self.aligned_node_size
+    }
+
+    fn find_aligned_node_size(&self) -> Option<usize> {
         let size = self.node_size(0);
         let aligned = size > 1 && size.is_power_of_two() && self.num_nodes() > 1;
         let in_order = || self.node_of.iter().enumerate().all(|(rank, &node)| node == rank / size);

@@ -1,7 +1,7 @@
 //! The sum to all, always with the same bits: each element is added up in the fixed tree over
 //! ranks, wherever it is added.
 
-use super::group::Group;
+use super::group::{Group, MANY};
 use crate::communicator::{Call, Communicator};
 use crate::element::Element;
 use crate::error::Result;
@@ -18,7 +18,8 @@ impl Communicator {
     /// `data` becomes the deterministic sum over ranks ([`crate::element`]), with the same bits on
     /// all ranks, for every transport, the algorithm and the length.
     ///
-    /// Small data takes one step: everybody sends everything to everybody, and all add alike. Of
+    /// Small data takes one step where ranks are not many (64 or fewer, or on nodes that do not
+    /// allow levels): everybody sends everything to everybody, and all add alike. Of
     /// large data each rank adds up one segment and sends the sum to all; where there are several
     /// nodes, as [`CommOptions::all_reduce`](crate::CommOptions) says, first inside the node, then
     /// once across the network.
@@ -92,7 +93,9 @@ impl Communicator {
         let bytes = elements * size_of::<T>();
         let measured =
             self.measured_all_reduce(bytes).filter(|_| self.options().one_step_bytes.is_none());
+        let is_large = has_levels && self.num_ranks() > MANY;
         match self.options().all_reduce {
+            AllReduce::Auto if is_large => Algorithm::Hierarchical,
             _ if measured == Some(Algorithm::Direct) => Algorithm::Direct,
             _ if measured == Some(Algorithm::TwoSteps) => Algorithm::TwoSteps,
             _ if measured.is_none() && bytes <= one_step => Algorithm::Direct,

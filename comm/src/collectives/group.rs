@@ -4,11 +4,32 @@ use super::segment;
 use crate::communicator::Call;
 use crate::element::Element;
 use crate::error::Result;
+use crate::operation::Algorithm;
 use crate::scratch::Carver;
 use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing};
 use std::ops::Range;
 use zerocopy::IntoBytes;
+
+/// More ranks than this exchange in levels what is small, too, where their nodes allow it.
+pub(super) const MANY: usize = 64;
+
+/// The ranks that exchange with each other at a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Levels {
+    One(Group),
+    Two { node: Group, rail: Group },
+}
+
+impl Levels {
+    /// What all ranks must agree on.
+    pub(super) fn algorithm(self) -> Algorithm {
+        match self {
+            Levels::One(_) => Algorithm::Direct,
+            Levels::Two { .. } => Algorithm::Hierarchical,
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
@@ -19,6 +40,18 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// What exchanges go through that bring everybody's data to all: all ranks at once, or, where
+    /// they are many, first those of a node and then those of a rail, each of which has its node's
+    /// data by then. So a rank of a large job has no message for each other rank.
+    pub(crate) fn levels(topology: &Topology, me: Rank) -> Levels {
+        match topology.aligned_node_size().filter(|_| topology.num_ranks() > MANY) {
+            None => Levels::One(Self::all(topology, me)),
+            Some(size) => {
+                Levels::Two { node: Self::node(me, size), rail: Self::rail(topology, me, size) }
+            }
+        }
+    }
+
     pub(crate) fn all(topology: &Topology, me: Rank) -> Self {
         Self { first: 0, stride: 1, len: topology.num_ranks(), me: me.0 }
     }
@@ -49,6 +82,14 @@ impl Group {
     /// This rank's segment of `len` elements.
     pub(super) fn own_segment(self, len: usize) -> Range<usize> {
         segment(len, self.len, self.me)
+    }
+
+    /// Returns once all of the group have called it.
+    pub(super) fn meet(self, call: &mut Call<'_>) -> Result<()> {
+        let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
+        outgoing.extend(self.peers().map(|(_, to)| Outgoing { to, bytes: &[] }));
+        incoming.extend(self.peers().map(|(_, from)| Incoming { from, bytes: &mut [] }));
+        call.exchange(outgoing, incoming)
     }
 
     /// Everybody's `data` becomes the sum over the group; the peers read a copy, so that the sum

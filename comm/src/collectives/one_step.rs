@@ -1,5 +1,6 @@
-//! Operations of one step: everybody to everybody, or one to one.
+//! Operations of one step: everybody to everybody, or one to one. Many ranks take two steps.
 
+use super::group::{Group, Levels};
 use crate::communicator::Communicator;
 use crate::element::Element;
 use crate::error::Result;
@@ -11,12 +12,15 @@ use zerocopy::IntoBytes;
 impl Communicator {
     /// Returns once every rank has called it.
     pub fn barrier(&self) -> Result<()> {
-        let mut call = self.call(Collective::Barrier, 0, Algorithm::Direct, 0);
-        let mut outgoing = call.lists().outgoing();
-        outgoing.extend(call.peers().map(|to| Outgoing { to, bytes: &[] }));
-        let mut incoming = call.lists().incoming();
-        incoming.extend(call.peers().map(|from| Incoming { from, bytes: &mut [] }));
-        call.exchange(outgoing, incoming)
+        let levels = Group::levels(self.topology(), self.rank());
+        let mut call = self.call(Collective::Barrier, 0, levels.algorithm(), 0);
+        match levels {
+            Levels::One(all) => all.meet(&mut call),
+            Levels::Two { node, rail } => {
+                node.meet(&mut call)?;
+                rail.meet(&mut call)
+            }
+        }
     }
 
     /// `all` becomes the data of all ranks, one after the other.
@@ -24,21 +28,25 @@ impl Communicator {
     /// # Panics
     /// When `all` is not as long as ranks × `mine`.
     pub fn all_gather<T: Element>(&self, mine: &[T], all: &mut [T]) -> Result<()> {
-        assert_eq!(all.len(), self.num_ranks() * mine.len(), "all_gather: one part for each rank");
-        let mut call = self.call(Collective::AllGather, T::CODE, Algorithm::Direct, 0);
+        let (ranks, me, len) = (self.num_ranks(), self.rank(), mine.len());
+        assert_eq!(all.len(), ranks * len, "all_gather: one part for each rank");
+        let levels = Group::levels(self.topology(), me);
+        let mut call = self.call(Collective::AllGather, T::CODE, levels.algorithm(), 0);
         if mine.is_empty() {
             return Ok(());
         }
-        let (mine, parts) = (mine.as_bytes(), all.chunks_exact_mut(mine.len()));
-        let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
-        outgoing.extend(call.peers().map(|to| Outgoing { to, bytes: mine }));
-        for (from, bytes) in call.topology().ranks().zip(parts.map(<[T]>::as_mut_bytes)) {
-            match from == call.me() {
-                true => bytes.copy_from_slice(mine),
-                false => incoming.push(Incoming { from, bytes }),
+        let part = |Rank(rank)| rank * len..(rank + 1) * len;
+        all[part(me)].copy_from_slice(mine);
+        match levels {
+            Levels::One(group) => {
+                group.share_parts(&mut call, all, &|place| part(group.rank(place)))
+            }
+            Levels::Two { node, rail } => {
+                node.share_parts(&mut call, all, &|place| part(node.rank(place)))?;
+                let block = node.len * len;
+                rail.share_parts(&mut call, all, &|place| place * block..(place + 1) * block)
             }
         }
-        call.exchange(outgoing, incoming)
     }
 
     /// `data` is a part for each rank, one after the other; `mine` becomes the deterministic sum

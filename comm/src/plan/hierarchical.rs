@@ -13,7 +13,7 @@
 //! Step 0 is the inside of the node, step 1 the network and what stays inside the node, which needs
 //! no carrying.
 
-use super::{Place, Plan, start_of, starts};
+use super::{Place, Plan, starts};
 use crate::topology::{Rank, Topology};
 
 /// Whether aggregation can help: several nodes, and one of them with several ranks.
@@ -48,75 +48,98 @@ pub struct Counts<'a> {
 /// The plan of rank `me`.
 pub fn plan(topology: &Topology, me: Rank, counts: Counts<'_>, plan: &mut Plan) {
     plan.clear();
-    plan.own = (start_of(counts.send, me), start_of(counts.recv, me), counts.send[me.0]);
+    let [mut send_at, mut recv_at] = std::mem::take(&mut plan.starts);
+    for (into, counts) in [(&mut send_at, counts.send), (&mut recv_at, counts.recv)] {
+        into.clear();
+        into.extend(starts(counts));
+    }
+    plan.own = (send_at[me.0], recv_at[me.0], counts.send[me.0]);
+    let mut cursors = std::mem::take(&mut plan.cursors);
+    collect(topology, me, counts, &send_at, (plan, &mut cursors));
+    forward(topology, me, counts, &send_at, (plan, &mut cursors));
+    receive(topology, me, counts.recv, &recv_at, plan);
+    plan.end_incoming();
+    (plan.starts, plan.cursors) = ([send_at, recv_at], cursors);
+}
+
+/// Step 0: everything to those who carry it, and what this rank is to carry: where that of each
+/// rank of the node lies, `cursors` say.
+fn collect(
+    topology: &Topology,
+    me: Rank,
+    counts: Counts<'_>,
+    send_at: &[usize],
+    (plan, cursors): (&mut Plan, &mut Vec<usize>),
+) {
     let peers = topology.ranks_of(topology.node_of(me));
-    let num_carried = carried_by(topology, me).count();
-    collect(topology, me, counts, num_carried, plan);
     plan.begin_step();
     for &peer in peers.iter().filter(|&&peer| peer != me) {
         plan.begin_message(peer);
-        plan.piece(Place::Send, start_of(counts.send, peer), counts.send[peer.0]);
-    }
-    for (index, destination) in carried_by(topology, me).enumerate() {
-        plan.begin_message(destination);
-        let mut staged = 0;
-        for (&source, row) in peers.iter().zip(rows(counts.carried, num_carried)) {
-            if source == me {
-                plan.piece(
-                    Place::Send,
-                    start_of(counts.send, destination),
-                    counts.send[destination.0],
-                );
-                continue;
-            }
-            plan.piece(Place::Staged, staged + row[..index].iter().sum::<usize>(), row[index]);
-            staged += row.iter().sum::<usize>();
+        for Rank(destination) in carried_by(topology, peer) {
+            plan.piece(Place::Send, send_at[destination], counts.send[destination]);
         }
     }
     plan.end_outgoing();
-    receive(topology, me, counts.recv, plan);
+    cursors.clear();
+    let num_carried = carried_by(topology, me).count();
+    for (&peer, row) in peers.iter().zip(rows(counts.carried, num_carried)) {
+        cursors.push(plan.staged);
+        if peer != me {
+            plan.begin_message(peer);
+            let len = row.iter().sum();
+            plan.piece(Place::Staged, plan.staged, len);
+            plan.staged += len;
+        }
+    }
     plan.end_incoming();
 }
 
-/// Step 0: everything to those who carry it, and what this rank is to carry.
-fn collect(topology: &Topology, me: Rank, counts: Counts<'_>, num_carried: usize, plan: &mut Plan) {
+/// Step 1: to each peer of the node what it gets, and to each rank this one carries for what all
+/// ranks of the node have for it.
+fn forward(
+    topology: &Topology,
+    me: Rank,
+    counts: Counts<'_>,
+    send_at: &[usize],
+    (plan, cursors): (&mut Plan, &mut [usize]),
+) {
     let peers = topology.ranks_of(topology.node_of(me));
     plan.begin_step();
     for &peer in peers.iter().filter(|&&peer| peer != me) {
         plan.begin_message(peer);
-        for destination in carried_by(topology, peer) {
-            plan.piece(Place::Send, start_of(counts.send, destination), counts.send[destination.0]);
+        plan.piece(Place::Send, send_at[peer.0], counts.send[peer.0]);
+    }
+    let num_carried = carried_by(topology, me).count();
+    for (index, destination) in carried_by(topology, me).enumerate() {
+        plan.begin_message(destination);
+        let sources = peers.iter().zip(rows(counts.carried, num_carried)).zip(cursors.iter_mut());
+        for ((&source, row), cursor) in sources {
+            if source == me {
+                let Rank(to) = destination;
+                plan.piece(Place::Send, send_at[to], counts.send[to]);
+                continue;
+            }
+            plan.piece(Place::Staged, *cursor, row[index]);
+            *cursor += row[index];
         }
     }
     plan.end_outgoing();
-    for (&peer, row) in
-        peers.iter().zip(rows(counts.carried, num_carried)).filter(|&(&peer, _)| peer != me)
-    {
-        plan.begin_message(peer);
-        let len = row.iter().sum();
-        plan.piece(Place::Staged, plan.staged, len);
-        plan.staged += len;
-    }
-    plan.end_incoming();
 }
 
 /// One message from each peer of the node, and from each other node one with everything of its
 /// ranks.
-fn receive(topology: &Topology, me: Rank, recv: &[usize], plan: &mut Plan) {
+fn receive(topology: &Topology, me: Rank, recv: &[usize], recv_at: &[usize], plan: &mut Plan) {
     for node in (0..topology.num_nodes()).filter(|&node| topology.node_size(node) > 0) {
         let sources = topology.ranks_of(node);
         if node == topology.node_of(me) {
             for &peer in sources.iter().filter(|&&peer| peer != me) {
                 plan.begin_message(peer);
-                plan.piece(Place::Recv, start_of(recv, peer), recv[peer.0]);
+                plan.piece(Place::Recv, recv_at[peer.0], recv[peer.0]);
             }
         } else {
             plan.begin_message(carrier(topology, node, me));
-            for (source, at) in starts(recv)
-                .enumerate()
-                .filter(|&(source, _)| topology.node_of(Rank(source)) == node)
-            {
-                plan.piece(Place::Recv, at, recv[source]);
+            for &Rank(source) in sources {
+                plan.piece(Place::Recv, recv_at[source], recv[source]);
             }
         }
     }

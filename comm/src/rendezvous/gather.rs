@@ -40,6 +40,8 @@ struct Gathering<'a> {
     own: Claims,
     listener: Listener,
     arrivals: Vec<Option<Arrival>>,
+    /// This rank included.
+    num_here: usize,
 }
 
 pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
@@ -48,7 +50,8 @@ pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
         Listener::new(listener, Purpose::Rendezvous, keys.clone(), options.deadlines.handshake)
             .map_err(|error| CommError::system("opening the rendezvous", error))?;
     let arrivals = (0..options.launch.world_size).map(|_| None).collect();
-    let mut gathering = Gathering { options, own: options.claims(), listener, arrivals };
+    let mut gathering =
+        Gathering { options, own: options.claims(), listener, arrivals, num_here: 1 };
     match gathering.wait_for_all() {
         Ok(()) => gathering.send_table(ip),
         Err(error) => Err(gathering.give_up(error)),
@@ -129,15 +132,18 @@ impl Gathering<'_> {
     fn wait_for_all(&mut self) -> Result<()> {
         let begin = Instant::now();
         let (mut next_word, mut next_progress) = (begin, begin + PROGRESS);
-        while !self.missing().is_empty() {
-            let streams: Vec<&TcpStream> =
-                self.arrivals.iter().flatten().map(|arrival| &arrival.link.stream).collect();
-            self.listener
-                .wait(&streams, Duration::from_millis(50).min(self.options.deadlines.heartbeat));
+        while self.num_here < self.arrivals.len() {
+            let here = self.arrivals.iter().flatten();
+            let (ranks, streams): (Vec<usize>, Vec<&TcpStream>) =
+                here.map(|arrival| (arrival.link.peer.0, &arrival.link.stream)).unzip();
+            let longest = Duration::from_millis(50).min(self.options.deadlines.heartbeat);
+            let stirring = self.listener.wait(&streams, longest);
+            for place in stirring {
+                self.look_after(ranks[place])?;
+            }
             for peer in self.listener.turn()? {
                 self.receive(peer)?;
             }
-            self.look_after_arrivals()?;
             self.options.check_wanted()?;
             let now = Instant::now();
             if now >= next_word {
@@ -258,30 +264,30 @@ impl Gathering<'_> {
         let (stream, channel) = peer.admit()?;
         let (link, reader) = as_link(Rank(rank), stream, channel, self.arrivals.len())?;
         self.arrivals[rank] = Some(Arrival { link, reader, address, claims });
+        self.num_here += 1;
         Ok(())
     }
 
     /// A rank that has come and is gone again will not come back by itself: waiting for it would
     /// help no rank.
-    fn look_after_arrivals(&mut self) -> Result<()> {
-        for arrival in self.arrivals.iter_mut().flatten() {
-            arrival.reader.receive(&arrival.link.stream);
-            if let Some(reason) = arrival.reader.end() {
-                let reason = format!("{reason} while the job came together");
-                return Err(CommError::PeerLost {
-                    culprit: arrival.link.peer,
-                    seen_by: Rank(0),
-                    reason,
-                });
-            }
+    fn look_after(&mut self, rank: usize) -> Result<()> {
+        let Some(arrival) = &mut self.arrivals[rank] else { return Ok(()) };
+        arrival.reader.receive(&arrival.link.stream);
+        match arrival.reader.end() {
+            None => Ok(()),
+            Some(reason) => Err(CommError::PeerLost {
+                culprit: arrival.link.peer,
+                seen_by: Rank(0),
+                reason: format!("{reason} while the job came together"),
+            }),
         }
-        Ok(())
     }
 
     fn tell(&mut self, frame: &Control) {
+        let bytes = frame.to_bytes();
         for Arrival { link, .. } in self.arrivals.iter_mut().flatten() {
             let outbox = link.outbox.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-            outbox.send(&link.stream, frame);
+            outbox.send(&link.stream, &bytes);
         }
     }
 

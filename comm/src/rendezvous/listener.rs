@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 const MAX_PENDING: usize = 256;
 /// Connections taken from the system's queue before the peers are heard again.
 const ACCEPTS_PER_TURN: usize = 64;
+/// Connections that the system holds until they are accepted: all ranks of a job come at once. It
+/// takes fewer where its own limit is lower (net.core.somaxconn).
+const BACKLOG: i32 = 4096;
 /// A peer who has been here this long may be sent away for another when the table is full.
 const SHORTEST_STAY: Duration = Duration::from_millis(50);
 
@@ -134,6 +137,7 @@ impl Listener {
         patience: Duration,
     ) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
+        rustix::net::listen(&socket, BACKLOG)?;
         Ok(Self {
             socket,
             purpose,
@@ -154,12 +158,16 @@ impl Listener {
         into.extend(self.pending.iter().map(|peer| PollFd::new(&peer.stream, PollFlags::IN)));
     }
 
-    /// Waits until a peer stirs at the listener, one of `others` does, or `longest` is over.
-    pub fn wait(&self, others: &[&TcpStream], longest: Duration) {
+    /// Waits until a peer stirs at the listener, one of `others` does, or `longest` is over. Which
+    /// of `others` did.
+    pub fn wait(&self, others: &[&TcpStream], longest: Duration) -> Vec<usize> {
         let mut descriptors = Vec::with_capacity(1 + self.pending.len() + others.len());
         self.descriptors(&mut descriptors);
+        let own = descriptors.len();
         descriptors.extend(others.iter().map(|stream| PollFd::new(*stream, PollFlags::IN)));
         poll(&mut descriptors, longest);
+        let others = descriptors[own..].iter().enumerate();
+        others.filter(|(_, other)| !other.revents().is_empty()).map(|(place, _)| place).collect()
     }
 
     /// Accepts, listens, drops. Returns those who have just proven themselves. Never blocks.

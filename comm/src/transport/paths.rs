@@ -24,6 +24,7 @@ pub use super::head::Head;
 pub use tcp::TcpPath;
 pub use transport::{PathTransport, name_of};
 
+use crate::error::CommError;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,15 @@ impl fmt::Display for PathError {
 pub trait Path: Send {
     /// `shm`, `verbs`, `tcp`.
     fn name(&self) -> &'static str;
+
+    /// Makes the connection to the peer, where there is none yet. Called before each exchange with
+    /// it, and the one call that may wait, as ranks come to that exchange.
+    ///
+    /// # Errors
+    /// The job's first error.
+    fn connect(&mut self) -> Result<(), CommError> {
+        Ok(())
+    }
 
     /// Sends what can be sent now of one message. After [`Progress::Done`], `bytes` may be written
     /// again. Called for the same message until it is done; a message of no bytes is a message.

@@ -1,8 +1,8 @@
 //! Ranks as processes, joined by TCP.
 //!
-//! [`join`](crate::rendezvous::join) makes one: a data connection for each pair of ranks, used by
-//! the thread that computes and by no other, and a control channel around rank 0, served by a
-//! thread of its own. What happens when something goes wrong is in `docs/multi-node.md`.
+//! [`join`](crate::rendezvous::join) makes one: data connections to those ranks with which this one
+//! exchanges, made when it first does and used by the thread that computes and by no other, and a
+//! control channel around rank 0, served by a thread of its own. What happens when something goes wrong is in `docs/multi-node.md`.
 
 mod busy;
 pub(crate) mod control;
@@ -16,11 +16,10 @@ pub(crate) mod wire;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::Remark;
-use crate::rendezvous::channel::Channel;
-use crate::rendezvous::deadlines::Deadlines;
 use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing, StepId, Transport};
 use health::Health;
+use mesh::Mesh;
 use progress_loop::{Pace, ProgressLoop};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,40 +29,33 @@ use wire::Wire;
 
 /// One rank's end of a job of several processes.
 pub struct TcpTransport {
-    health: Arc<Health>,
+    mesh: Arc<Mesh>,
     topology: Topology,
     pace: Pace,
     progress: Mutex<ProgressLoop>,
     control: Mutex<Option<JoinHandle<()>>>,
     remarks: Vec<Remark>,
-    encrypt_data: bool,
-    addresses: Vec<IpAddr>,
 }
 
 /// What a transport is made of; a rank of one has no control thread.
 pub(crate) struct Parts {
-    pub(crate) health: Arc<Health>,
+    pub(crate) mesh: Arc<Mesh>,
     pub(crate) topology: Topology,
-    pub(crate) epoch: u32,
-    pub(crate) deadlines: Deadlines,
     pub(crate) control: Option<JoinHandle<()>>,
     pub(crate) remarks: Vec<Remark>,
-    pub(crate) encrypt_data: bool,
-    pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl TcpTransport {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { health, topology, epoch, deadlines, control, .. } = parts;
-        let Parts { remarks, encrypt_data, addresses, .. } = parts;
-        let pace = Pace { epoch, deadline: deadlines.operation };
+        let Parts { mesh, topology, control, remarks } = parts;
+        let pace = Pace { epoch: mesh.epoch, deadline: mesh.deadline };
         let progress = Mutex::new(ProgressLoop::new(topology.num_ranks()));
         let control = Mutex::new(control);
-        Self { health, topology, pace, progress, control, remarks, encrypt_data, addresses }
+        Self { mesh, topology, pace, progress, control, remarks }
     }
 
     pub(crate) fn health(&self) -> &Health {
-        &self.health
+        &self.mesh.health
     }
 
     /// Number of this coming-together of the job, equal on all ranks and new each time.
@@ -75,19 +67,20 @@ impl TcpTransport {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the keys of the data connections, by rank.
-    pub(crate) fn set_channels(&self, channels: Vec<Option<Channel>>) {
-        self.progress().set_channels(channels, self.encrypt_data);
+    /// The data connections, for a path.
+    pub(crate) fn mesh(&self) -> &Arc<Mesh> {
+        &self.mesh
     }
 
-    /// The connection to `peer`, for a path: this transport exchanges with it no more.
-    pub(crate) fn take_wire(&self, peer: Rank) -> Wire {
+    /// What there is of a connection to `peer`, for a path: this transport exchanges with it no
+    /// more.
+    pub(crate) fn take_wire(&self, peer: Rank) -> Option<Box<Wire>> {
         self.progress().take_wire(peer)
     }
 
     /// Where the others reach a rank.
     pub(crate) fn address(&self, rank: Rank) -> IpAddr {
-        self.addresses[rank.0]
+        self.mesh.address(rank)
     }
 
     pub(crate) fn deadline(&self) -> Duration {
@@ -107,7 +100,7 @@ impl Transport for TcpTransport {
     }
 
     fn rank(&self) -> Rank {
-        self.health.rank()
+        self.health().rank()
     }
 
     fn topology(&self) -> &Topology {
@@ -120,8 +113,8 @@ impl Transport for TcpTransport {
         outgoing: &[Outgoing],
         incoming: &mut [Incoming],
     ) -> Result<()> {
-        self.health.check()?;
-        self.progress().exchange(&self.health, &self.pace, id, outgoing, incoming)
+        self.health().check()?;
+        self.progress().exchange(&self.mesh, &self.pace, id, outgoing, incoming)
     }
 
     fn set_sealed(&self, sealed: bool) {
@@ -129,19 +122,19 @@ impl Transport for TcpTransport {
     }
 
     fn abort(&self, error: CommError) {
-        self.health.fail(error);
+        self.health().fail(error);
     }
 
     fn set_busy(&self, what: Option<&'static str>) -> Option<&'static str> {
-        self.health.busy.set_own(what)
+        self.health().busy.set_own(what)
     }
 
     fn excused(&self) -> Duration {
-        self.health.excused()
+        self.health().excused()
     }
 
     fn check(&self) -> Result<()> {
-        self.health.check()
+        self.health().check()
     }
 
     /// Waits until all ranks have said goodbye, at most the deadline of an operation: a rank that
@@ -149,7 +142,7 @@ impl Transport for TcpTransport {
     fn close(&self) -> Result<()> {
         match self.topology.num_ranks() {
             1 => Ok(()),
-            _ => self.health.close(self.pace.deadline),
+            _ => self.health().close(self.pace.deadline),
         }
     }
 }
@@ -157,14 +150,15 @@ impl Transport for TcpTransport {
 impl Drop for TcpTransport {
     /// Takes at most half a second: the last words leave, the control thread ends.
     fn drop(&mut self) {
-        let rank = self.health.rank();
-        if self.topology.num_ranks() > 1 && !self.health.is_over() && !self.health.has_failed() {
-            self.health.fail(CommError::Aborted {
+        let rank = self.health().rank();
+        if self.topology.num_ranks() > 1 && !self.health().is_over() && !self.health().has_failed()
+        {
+            self.health().fail(CommError::Aborted {
                 culprit: rank,
                 reason: "it left without a goodbye".into(),
             });
         }
-        self.health.stop();
+        self.health().stop();
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = control {
             let _ = thread.join();
@@ -174,6 +168,11 @@ impl Drop for TcpTransport {
 
 impl std::fmt::Debug for TcpTransport {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "TcpTransport(rank {} of {})", self.health.rank().0, self.topology.num_ranks())
+        write!(
+            out,
+            "TcpTransport(rank {} of {})",
+            self.health().rank().0,
+            self.topology.num_ranks()
+        )
     }
 }

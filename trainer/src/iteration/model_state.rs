@@ -15,12 +15,14 @@ use crate::state::checkpoint::{
     ModelFingerprint, OptimizerFingerprint, Section, TableFingerprint, TensorId,
 };
 use crate::state::digest::{chunks, read_error};
+use headlong_comm::element::Held;
 use headlong_device::Mat;
 use headlong_device::pool::Pool;
 use headlong_embedding::TableSpec;
 use headlong_embedding::hybrid::copy_weights;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 impl Model {
     /// What a checkpoint records to know whether its weights belong to this model.
@@ -392,15 +394,8 @@ impl CheckpointSource for RankGroup {
 /// Puts together the rows that the ranks hold: a row is zero bits where it does not lie, and the
 /// same bits where it does.
 fn gather_rows(model: &Model, rows: &mut [f32]) -> Result<(), Cause> {
-    let communicator = &model.communicator;
-    let mine: Vec<u32> = rows.iter().map(|value| value.to_bits()).collect();
-    let mut all = vec![0; mine.len() * communicator.num_ranks()];
-    communicator.all_gather(&mine, &mut all)?;
-    for (index, value) in rows.iter_mut().enumerate() {
-        let bits = all.iter().skip(index).step_by(mine.len()).fold(0, |bits, part| bits | part);
-        *value = f32::from_bits(bits);
-    }
-    Ok(())
+    let rows = <[Held]>::mut_from_bytes(rows.as_mut_bytes()).expect("both have four bytes");
+    Ok(model.communicator.all_reduce(rows)?)
 }
 
 impl CheckpointSink for RankGroup {

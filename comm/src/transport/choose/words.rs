@@ -10,30 +10,51 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Longest word: many reasons of a system fit.
-const LONGEST: u64 = 1 << 16;
+const LONGEST: usize = 1 << 16;
 
 /// Tells `word` to all and gives back what all have told, by rank.
+///
+/// Every rank passes on what it has heard: in each round it gives the words of the ranks from it on
+/// to one before it, and gets as many of the ranks behind them. So a rank talks to few of many.
+///
+/// ```text
+/// round 0, rank r:  r      to r - 1,   r + 1             from r + 1
+/// round 1, rank r:  r, r+1 to r - 2,   r + 2, r + 3      from r + 2      and so on, twice as far
+/// ```
 pub(super) fn tell_all<W: Serialize + DeserializeOwned>(
     control: &TcpTransport,
     word: &W,
 ) -> Result<Vec<W>> {
-    let own = serde_json::to_vec(word).expect("words are plain data, written to memory");
-    let lengths = all_gather(control, 0, &(own.len() as u64).to_le_bytes(), |_| 8)?;
-    let length =
-        |rank: Rank| lengths[rank.0].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    if let Some(rank) = control.topology().ranks().find(|&rank| length(rank) > LONGEST) {
-        return Err(senseless(
-            control,
-            rank,
-            &format!("{} bytes, at most {LONGEST} make sense", length(rank)),
-        ));
+    let (ranks, Rank(me)) = (control.topology().num_ranks(), control.rank());
+    // From this rank on, and from rank 0 on after the last.
+    let mut heard =
+        vec![serde_json::to_vec(word).expect("words are plain data, written to memory")];
+    let mut step = 0;
+    while heard.len() < ranks {
+        let distance = heard.len();
+        let (to, from) = (Rank((me + ranks - distance) % ranks), Rank((me + distance) % ranks));
+        let told = &heard[..distance.min(ranks - distance)];
+        let lengths: Vec<u8> =
+            told.iter().flat_map(|word| (word.len() as u32).to_le_bytes()).collect();
+        let lengths = pass(control, &mut step, (to, &lengths), (from, lengths.len()))?;
+        let lengths: Vec<usize> =
+            lengths.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes) as usize).collect();
+        if let Some(length) = lengths.iter().find(|length| **length > LONGEST) {
+            let found = format!("{length} bytes, at most {LONGEST} make sense");
+            return Err(senseless(control, from, &found));
+        }
+        let words = pass(control, &mut step, (to, &told.concat()), (from, lengths.iter().sum()))?;
+        let mut rest = &words[..];
+        for length in lengths {
+            heard.push(rest.split_off(..length).unwrap_or_default().to_vec());
+        }
     }
-    let all = all_gather(control, 1, &own, |rank| length(rank) as usize)?;
+    heard.rotate_right(me);
     let read = |(rank, bytes): (usize, Vec<u8>)| {
         serde_json::from_slice(&bytes)
             .map_err(|error| senseless(control, Rank(rank), &readable(&error.to_string())))
     };
-    all.into_iter().enumerate().map(read).collect()
+    heard.into_iter().enumerate().map(read).collect()
 }
 
 fn senseless(control: &TcpTransport, culprit: Rank, found: &str) -> CommError {
@@ -45,22 +66,18 @@ fn senseless(control: &TcpTransport, culprit: Rank, found: &str) -> CommError {
     })
 }
 
-fn all_gather(
+/// Sends to one rank while another sends this one so many bytes.
+fn pass(
     control: &TcpTransport,
-    step: u32,
-    own: &[u8],
-    length: impl Fn(Rank) -> usize,
-) -> Result<Vec<Vec<u8>>> {
-    let fingerprint = fingerprint(Collective::AllGather, 0, Algorithm::Direct, 0);
-    let id = StepId { sequence: 0, step, fingerprint, operation: "choosing paths" };
-    let mut all: Vec<Vec<u8>> =
-        control.topology().ranks().map(|rank| vec![0; length(rank)]).collect();
-    let peers = || control.topology().ranks().filter(|&rank| rank != control.rank());
-    let outgoing: Vec<_> = peers().map(|to| Outgoing { to, bytes: own }).collect();
-    let others = all.iter_mut().enumerate().filter(|(rank, _)| *rank != control.rank().0);
-    let mut incoming: Vec<_> =
-        others.map(|(rank, bytes)| Incoming { from: Rank(rank), bytes }).collect();
-    control.exchange(&id, &outgoing, &mut incoming)?;
-    all[control.rank().0].copy_from_slice(own);
-    Ok(all)
+    step: &mut u32,
+    (to, bytes): (Rank, &[u8]),
+    (from, length): (Rank, usize),
+) -> Result<Vec<u8>> {
+    let fingerprint = fingerprint(Collective::AllGather, 0, Algorithm::Hierarchical, 0);
+    let id = StepId { sequence: 0, step: *step, fingerprint, operation: "choosing paths" };
+    *step += 1;
+    let mut heard = vec![0; length];
+    let incoming = Incoming { from, bytes: &mut heard };
+    control.exchange(&id, &[Outgoing { to, bytes }], &mut [incoming])?;
+    Ok(heard)
 }

@@ -77,7 +77,7 @@ impl ProgressLoop {
             id,
             outgoing,
             incoming.iter().map(|message| (message.from, message.bytes.len())),
-        );
+        )?;
         let Self { paths, sends, receives, waiting, .. } = self;
         drive(frame, waiting, id, || {
             let mut look = Look { moved: false, missing: None, all_ring: true };
@@ -106,7 +106,7 @@ impl ProgressLoop {
             id,
             outgoing,
             expected.iter().map(|message| (message.from, message.length)),
-        );
+        )?;
         let room = self.stage(expected.is_sorted_by(|one, other| one.from < other.from));
         let Self { paths, sends, receives, scratch, waiting } = self;
         let room = scratch.bytes(room);
@@ -165,7 +165,7 @@ impl ProgressLoop {
         id: &StepId,
         outgoing: &[Outgoing],
         incoming: impl Iterator<Item = (Rank, usize)>,
-    ) {
+    ) -> Result<()> {
         let flight = |(peer, length): (Rank, usize)| Flight {
             peer,
             head: Head::new(frame.epoch, id, length),
@@ -178,6 +178,20 @@ impl ProgressLoop {
             .extend(outgoing.iter().map(|message| (message.to, message.bytes.len())).map(flight));
         self.receives.clear();
         self.receives.extend(incoming.map(flight));
+        self.connect(frame.health.rank())
+    }
+
+    /// Connects to all peers of the exchange: first to those that this rank dials, which need not
+    /// have come to it.
+    fn connect(&mut self, me: Rank) -> Result<()> {
+        let Self { paths, sends, receives, .. } = self;
+        for dials in [true, false] {
+            let flights = sends.iter().chain(receives.iter());
+            for flight in flights.filter(|flight| (flight.peer < me) == dials) {
+                path_to(paths, flight.peer).connect()?;
+            }
+        }
+        Ok(())
     }
 
     /// Chooses which messages are received before they are read, and how much room they need. Views
@@ -208,10 +222,8 @@ impl Look {
         if flight.done {
             return Ok(());
         }
-        let path = paths[flight.peer.0]
-            .as_mut()
-            .expect("a rank has a path to every peer, and sends itself nothing");
-        let went = go(&mut **path, flight);
+        let path = path_to(paths, flight.peer);
+        let went = go(path, flight);
         match went.map_err(|error| Broken { peer: flight.peer, expected: flight.head, error })? {
             Progress::Done => {
                 flight.done = true;
@@ -225,6 +237,11 @@ impl Look {
         self.all_ring &= path.rings();
         Ok(())
     }
+}
+
+fn path_to(paths: &mut [Option<Box<dyn Path>>], peer: Rank) -> &mut dyn Path {
+    let path = paths[peer.0].as_deref_mut();
+    path.expect("a rank has a path to every peer, and sends itself nothing")
 }
 
 fn send_all(

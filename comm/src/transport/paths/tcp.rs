@@ -1,27 +1,34 @@
 //! The path of last resort: the connection that a TCP transport has to the peer.
 
 use super::{Path, PathError, Progress};
-use crate::error::{CommError, Result};
+use crate::error::Result;
 use crate::topology::Rank;
 use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
 use crate::transport::tcp::TcpTransport;
+use crate::transport::tcp::mesh::Mesh;
 use crate::transport::tcp::wire::Wire;
 use std::net::TcpStream;
+use std::sync::Arc;
 
-/// A connection and the head that is coming in.
+/// A connection, from the first exchange with the peer on, and the head that is coming in.
 pub struct TcpPath {
-    stream: TcpStream,
-    wire: Wire,
+    mesh: Arc<Mesh>,
+    peer: Rank,
+    wire: Option<Box<Wire>>,
+    sealed: bool,
     incoming: [u8; HEAD_BYTES],
 }
 
 impl TcpPath {
     /// Over the connection of `control` to `peer`, which `control` uses no more.
-    pub fn new(control: &TcpTransport, peer: Rank) -> Result<Self> {
-        let stream = control.health().data(peer).try_clone().map_err(|error| {
-            CommError::system(format!("a second descriptor of the connection to {peer}"), error)
-        })?;
-        Ok(Self { stream, wire: control.take_wire(peer), incoming: [0; HEAD_BYTES] })
+    pub fn new(control: &TcpTransport, peer: Rank) -> Self {
+        let (mesh, wire) = (Arc::clone(control.mesh()), control.take_wire(peer));
+        Self { mesh, peer, wire, sealed: false, incoming: [0; HEAD_BYTES] }
+    }
+
+    fn connected(&mut self) -> (&mut Wire, &TcpStream, &mut [u8; HEAD_BYTES]) {
+        let wire = self.wire.as_mut().expect("a path is connected before it is used");
+        (wire, self.mesh.health.data(self.peer), &mut self.incoming)
     }
 }
 
@@ -40,7 +47,8 @@ impl Path for TcpPath {
     }
 
     fn send(&mut self, head: &Head, bytes: &[u8], at: &mut usize) -> Result<Progress, PathError> {
-        let sent = self.wire.send(&self.stream, &head.to_bytes(MAGIC), bytes, *at);
+        let (wire, stream, _) = self.connected();
+        let sent = wire.send(stream, &head.to_bytes(MAGIC), bytes, *at);
         Ok(progress(sent.map_err(PathError::Lost)?, at, bytes.len()))
     }
 
@@ -51,7 +59,8 @@ impl Path for TcpPath {
         at: &mut usize,
     ) -> Result<Progress, PathError> {
         let had_head = *at >= HEAD_BYTES;
-        let received = self.wire.receive(&self.stream, &mut self.incoming, bytes, *at);
+        let (wire, stream, incoming) = self.connected();
+        let received = wire.receive(stream, incoming, bytes, *at);
         let progress = progress(received.map_err(PathError::Lost)?, at, bytes.len());
         if !had_head && *at >= HEAD_BYTES && self.incoming != head.to_bytes(MAGIC) {
             let found = Head::found(&self.incoming).map_err(PathError::Failed)?;
@@ -60,7 +69,21 @@ impl Path for TcpPath {
         Ok(progress)
     }
 
+    fn connect(&mut self) -> Result<()> {
+        if self.wire.is_some() {
+            return Ok(());
+        }
+        let Self { mesh, peer, wire, sealed, .. } = self;
+        mesh.connect(&[*peer], |_, mut made| {
+            made.set_sealed(*sealed);
+            *wire = Some(made);
+        })
+    }
+
     fn set_sealed(&mut self, sealed: bool) {
-        self.wire.set_sealed(sealed);
+        self.sealed = sealed;
+        if let Some(wire) = &mut self.wire {
+            wire.set_sealed(sealed);
+        }
     }
 }

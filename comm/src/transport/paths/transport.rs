@@ -45,7 +45,7 @@ impl PathTransport {
         }
         for peer in topology.ranks().filter(|&peer| peer != rank) {
             if by_rank[peer.0].is_none() {
-                by_rank[peer.0] = Some(Box::new(TcpPath::new(&control, peer)?));
+                by_rank[peer.0] = Some(Box::new(TcpPath::new(&control, peer)));
             }
         }
         let name = name_of(by_rank.iter().flatten().map(|path| path.name()));

@@ -7,6 +7,7 @@
 
 use super::control_frame::{Control, FrameReader};
 use super::health::Health;
+use super::mesh::Door;
 use crate::catch::catch;
 use crate::error::CommError;
 use crate::poll::poll;
@@ -24,17 +25,27 @@ const GRACE: Duration = Duration::from_millis(150);
 
 struct Line {
     reader: FrameReader,
+    /// Something may have come, or may leave.
+    stirs: bool,
     heard: Instant,
     heartbeats: u64,
     ended: bool,
+}
+
+/// Where a rank is visited while the job runs.
+#[derive(Default)]
+pub struct Doors {
+    /// Rank 0 keeps its listener: a rank that comes late learns why it is refused.
+    pub late: Option<Listener>,
+    /// Where peers make their data connections.
+    pub data: Option<Door>,
 }
 
 pub struct ControlThread {
     health: Arc<Health>,
     deadlines: Deadlines,
     lines: Vec<Line>,
-    /// Rank 0 keeps its listener: a rank that comes late learns why it is refused.
-    listener: Option<Listener>,
+    doors: Doors,
     suspicions: Vec<(Instant, CommError)>,
     next_heartbeat: Instant,
     /// When busy ranks were looked at last, those that were told, and how often their longest was
@@ -51,17 +62,17 @@ impl ControlThread {
         health: Arc<Health>,
         deadlines: Deadlines,
         readers: Vec<FrameReader>,
-        listener: Option<Listener>,
+        doors: Doors,
         notice: Option<Notice>,
     ) -> Self {
         let now = Instant::now();
-        let line = |reader| Line { reader, heard: now, heartbeats: 0, ended: false };
+        let line = |reader| Line { reader, stirs: true, heard: now, heartbeats: 0, ended: false };
         let lines = readers.into_iter().map(line).collect();
         Self {
             health,
             deadlines,
             lines,
-            listener,
+            doors,
             suspicions: Vec::new(),
             next_heartbeat: now,
             last_look: now,
@@ -81,28 +92,29 @@ impl ControlThread {
     }
 
     fn serve(mut self) {
-        let mut expected = Instant::now();
+        let mut pause = Duration::ZERO;
         while !self.health.is_stopping() {
+            let expected = Instant::now() + pause;
+            self.wait(pause);
             let now = Instant::now();
             if now.saturating_duration_since(expected) > self.deadlines.heartbeat {
                 // This process itself was stopped or starved: no silence counts.
                 self.lines.iter_mut().for_each(|line| line.heard = now);
             }
             self.turn();
-            let pause = self.pause();
-            expected = Instant::now() + pause;
-            self.wait(pause);
+            pause = self.pause();
         }
         self.leave();
     }
 
+    /// Does what is due, and hears what [`ControlThread::wait`] has found.
     pub(super) fn turn(&mut self) {
         self.beat(Instant::now());
         self.listen();
         self.excuse();
         self.judge_suspicions();
         self.judge_silence();
-        self.answer_listener();
+        self.open_doors();
     }
 
     fn pause(&self) -> Duration {
@@ -113,22 +125,27 @@ impl ControlThread {
         until_due.clamp(Duration::from_millis(1), Duration::from_millis(250))
     }
 
-    fn wait(&self, longest: Duration) {
-        let links = self.health.links();
-        let mut descriptors = vec![PollFd::new(self.health.wake_descriptor(), PollFlags::IN)];
-        for (link, line) in links.iter().zip(&self.lines) {
+    /// Waits until something stirs, at most `longest`.
+    pub(super) fn wait(&mut self, longest: Duration) {
+        let health = Arc::clone(&self.health);
+        let mut descriptors = vec![PollFd::new(health.wake_descriptor(), PollFlags::IN)];
+        let is_open = |(_, line): &(_, &mut Line)| !line.ended;
+        let links = health.links();
+        for (link, _) in links.iter().zip(&mut self.lines).filter(is_open) {
             let outbox = link.outbox.lock().unwrap_or_else(PoisonError::into_inner);
             let wanted =
                 if outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-            if !line.ended {
-                descriptors.push(PollFd::new(&link.stream, wanted));
-            }
+            descriptors.push(PollFd::new(&link.stream, wanted));
         }
-        if let Some(listener) = &self.listener {
+        let Doors { late, data } = &self.doors;
+        for listener in late.iter().chain(data.iter().map(|door| &door.listener)) {
             listener.descriptors(&mut descriptors);
         }
         poll(&mut descriptors, longest);
-        let _ = rustix::io::read(self.health.wake_descriptor(), &mut [0_u8; 8]);
+        let stirring = descriptors[1..].iter().map(|descriptor| !descriptor.revents().is_empty());
+        let open = self.lines.iter_mut().filter(|line| !line.ended);
+        open.zip(stirring).for_each(|(line, stirs)| line.stirs |= stirs);
+        let _ = rustix::io::read(health.wake_descriptor(), &mut [0_u8; 8]);
     }
 
     fn beat(&mut self, now: Instant) {
@@ -143,7 +160,6 @@ impl ControlThread {
                 self.health.tell(&self.health.heartbeat());
             }
         }
-        self.flush();
     }
 
     /// Time passes in which other ranks are busy; rank 0 says so now and then.
@@ -167,20 +183,16 @@ impl ControlThread {
         self.noticed = most;
     }
 
-    fn flush(&self) {
-        for link in self.health.links() {
-            link.outbox.lock().unwrap_or_else(PoisonError::into_inner).flush(&link.stream);
-        }
-    }
-
     fn listen(&mut self) {
         for place in 0..self.lines.len() {
             let health = Arc::clone(&self.health);
             let link = &health.links()[place];
-            if self.lines[place].ended {
+            let line = &mut self.lines[place];
+            if line.ended || !std::mem::take(&mut line.stirs) {
                 continue;
             }
-            self.lines[place].reader.receive(&link.stream);
+            link.outbox.lock().unwrap_or_else(PoisonError::into_inner).flush(&link.stream);
+            line.reader.receive(&link.stream);
             while let Some(frame) = self.lines[place].reader.next_frame() {
                 self.lines[place].heard = Instant::now();
                 self.obey(place, link.peer, frame);
@@ -236,8 +248,9 @@ impl ControlThread {
         if self.health.is_over() || self.health.has_failed() {
             return;
         }
+        let now = Instant::now();
         for (line, link) in self.lines.iter().zip(self.health.links()) {
-            let silent = line.heard.elapsed();
+            let silent = now.saturating_duration_since(line.heard);
             if silent >= self.deadlines.silence
                 && !line.ended
                 && !self.health.has_said_goodbye(link.peer)
@@ -253,9 +266,13 @@ impl ControlThread {
         }
     }
 
-    fn answer_listener(&mut self) {
-        let Some(listener) = &mut self.listener else { return };
-        let Ok(proven) = listener.turn() else { return };
+    fn open_doors(&mut self) {
+        if let Some(door) = &mut self.doors.data {
+            door.turn();
+        }
+        let Some(proven) = self.doors.late.as_mut().and_then(|late| late.turn().ok()) else {
+            return;
+        };
         for peer in proven {
             let reason = late_answer(&peer);
             peer.refuse(&reason);
@@ -266,7 +283,7 @@ impl ControlThread {
     /// them back.
     fn leave(mut self) {
         let until = Instant::now() + LAST_WORDS;
-        self.listener = None;
+        self.doors = Doors::default();
         let mut shut = vec![false; self.lines.len()];
         while Instant::now() < until && self.lines.iter().any(|line| !line.ended) {
             for ((link, line), shut) in

@@ -12,8 +12,13 @@ use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, TcpStream};
 
-/// Longest frame. The table of 4,096 ranks takes a quarter of it.
-const MAX_FRAME: usize = 1 << 20;
+/// Longest frame of a small job, and what may wait for one peer.
+const LONGEST: usize = 1 << 20;
+
+/// Longest frame: the table of a job takes less than 100 bytes for each rank.
+fn longest_frame(num_ranks: usize) -> usize {
+    LONGEST + 100 * num_ranks
+}
 
 /// One rank in the table of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,10 +149,9 @@ impl Frames {
     /// The next whole frame.
     pub fn next_frame(&mut self) -> Option<Control> {
         let length = u32::from_le_bytes(*self.bytes.first_chunk::<4>()?) as usize;
-        if length > MAX_FRAME {
-            self.spoil(format!(
-                "a control frame of {length} bytes, at most {MAX_FRAME} are allowed"
-            ));
+        let longest = longest_frame(self.num_ranks);
+        if length > longest {
+            self.spoil(format!("a control frame of {length} bytes, at most {longest} are allowed"));
             return None;
         }
         let frame = self.bytes.get(4..4 + length)?;
@@ -193,7 +197,8 @@ impl FrameReader {
     /// Takes what has come, without waiting.
     pub fn receive(&mut self, stream: &TcpStream) {
         let mut room = [0; 4096];
-        while self.frames.ended.is_none() && self.frames.bytes.len() < MAX_FRAME + 4 {
+        let longest = longest_frame(self.frames.num_ranks);
+        while self.frames.ended.is_none() && self.frames.bytes.len() < longest + 4 {
             let frames = &mut self.frames;
             match rustix::net::recv(stream, &mut room, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
@@ -268,12 +273,12 @@ impl Outbox {
         }
     }
 
-    /// Sends a frame after all earlier ones, or keeps it for the next [`Outbox::flush`]. A peer
+    /// Sends a frame's bytes after all earlier ones, or keeps them for the next [`Outbox::flush`]. A peer
     /// that has stopped reading gets no more once a megabyte waits for it: it is about to be found
     /// dead.
-    pub fn send(&mut self, stream: &TcpStream, frame: &Control) {
-        if self.bytes.len() < MAX_FRAME {
-            for bytes in frame.to_bytes().chunks(MOST_BYTES) {
+    pub fn send(&mut self, stream: &TcpStream, frame: &[u8]) {
+        if self.bytes.len() < LONGEST {
+            for bytes in frame.chunks(MOST_BYTES) {
                 let length = bytes.len() + TAG_BYTES;
                 self.bytes.extend((length as u16).to_le_bytes());
                 let begin = self.bytes.len();
@@ -325,7 +330,7 @@ mod tests {
             Control::Farewell,
         ];
         let (mut outbox, mut reader) = ends();
-        frames.iter().for_each(|frame| outbox.send(&here, frame));
+        frames.iter().for_each(|frame| outbox.send(&here, &frame.to_bytes()));
         assert!(outbox.is_empty());
         drop(here);
         for frame in frames {
@@ -357,10 +362,10 @@ mod tests {
     fn a_frame_longer_than_a_record_crosses() {
         let (here, there) = pair();
         let (mut outbox, mut reader) = ends();
-        let peers = vec![PeerAddress { ip: Some([10, 0, 0, 1].into()), port: 4000 }; 4000];
-        let mut table = Control::Table { epoch: 1, peers, node_of: vec![0; 4000] };
+        let peers = vec![PeerAddress { ip: Some([0xffff_u16; 8].into()), port: 40_000 }; 4000];
+        let mut table = Control::Table { epoch: 1, peers, node_of: vec![3999; 4000] };
         reader.frames.num_ranks = 4000;
-        outbox.send(&here, &table);
+        outbox.send(&here, &table.to_bytes());
         for _ in 0..2000 {
             outbox.flush(&here);
             reader.receive(&there);
@@ -379,7 +384,7 @@ mod tests {
         };
         let record = |outbox: &mut Outbox, frame: &Control| {
             let (here, there) = pair();
-            outbox.send(&here, frame);
+            outbox.send(&here, &frame.to_bytes());
             drop(here);
             let mut bytes = Vec::new();
             std::io::Read::read_to_end(&mut &there, &mut bytes).unwrap();
@@ -393,7 +398,7 @@ mod tests {
         {
             let (mut here, there) = pair();
             let (mut outbox, mut reader) = ends();
-            outbox.send(&here, &Control::Wait);
+            outbox.send(&here, &Control::Wait.to_bytes());
             here.write_all(&forged).unwrap();
             assert_eq!(wait_for(&mut reader, &there), Some(Control::Wait), "{name}: before it");
             assert_eq!(wait_for(&mut reader, &there), None, "{name}");

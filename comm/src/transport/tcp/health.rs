@@ -33,7 +33,9 @@ pub struct Status {
 struct Ending {
     first: Option<CommError>,
     said_goodbye: bool,
-    goodbyes: Vec<Rank>,
+    /// Who has said it, by rank, and how many have.
+    goodbyes: Vec<bool>,
+    num_goodbyes: usize,
     farewell: bool,
 }
 
@@ -52,7 +54,8 @@ pub struct Health {
     pub(super) busy: BusyRanks,
     links: Vec<Link>,
     wake: OwnedFd,
-    data: OnceLock<Vec<Option<TcpStream>>>,
+    /// By rank; none to itself, and none before the first exchange with a peer.
+    data: Vec<OnceLock<TcpStream>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -95,13 +98,13 @@ impl Health {
             fresh: heartbeat * 5 / 2,
             failed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            ending: Mutex::new(Ending::default()),
+            ending: Mutex::new(Ending { goodbyes: vec![false; num_ranks], ..Ending::default() }),
             changed: Condvar::new(),
             statuses: (0..num_ranks).map(|_| status()).collect(),
             busy: BusyRanks::default(),
             links,
             wake,
-            data: OnceLock::new(),
+            data: (0..num_ranks).map(|_| OnceLock::new()).collect(),
         })
     }
 
@@ -118,17 +121,20 @@ impl Health {
         &self.wake
     }
 
-    /// Takes the data connections, by rank, so that a failure can end all waiting on them.
-    pub fn set_data(&self, streams: Vec<Option<TcpStream>>) {
-        assert!(self.data.set(streams).is_ok(), "the data connections are made once");
+    /// Takes the data connection to `peer`, so that a failure can end all waiting on it.
+    pub fn set_data(&self, peer: Rank, stream: TcpStream) {
+        assert!(self.data[peer.0].set(stream).is_ok(), "a peer has one data connection");
         if self.has_failed() {
             self.cut();
         }
     }
 
+    pub fn has_data(&self, peer: Rank) -> bool {
+        self.data[peer.0].get().is_some()
+    }
+
     pub fn data(&self, peer: Rank) -> &TcpStream {
-        let stream = self.data.get().and_then(|streams| streams.get(peer.0)?.as_ref());
-        stream.expect("a transport is handed out when every peer is connected")
+        self.data[peer.0].get().expect("peers are connected before they exchange")
     }
 
     fn lock(&self) -> MutexGuard<'_, Ending> {
@@ -171,7 +177,7 @@ impl Health {
 
     /// Ends all waiting on data connections: their reader finds the first error.
     fn cut(&self) {
-        for stream in self.data.get().into_iter().flatten().flatten() {
+        for stream in self.data.iter().filter_map(OnceLock::get) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -191,6 +197,23 @@ impl Health {
             // Rank 0 does not answer. If it has been silent anyway, it is the one.
             None => self.fail(self.resolve(error)),
         }
+    }
+
+    /// Waits until [`Health::announce`] has been called and `is_there` says yes, at most `longest`.
+    ///
+    /// # Errors
+    /// The job's first error.
+    pub fn wait_for_change(&self, longest: Duration, is_there: impl Fn() -> bool) -> Result<()> {
+        let waits = |ending: &mut Ending| ending.first.is_none() && !is_there();
+        let waited = self.changed.wait_timeout_while(self.lock(), longest, waits);
+        let (ending, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        ending.first.clone().map_or(Ok(()), Err)
+    }
+
+    /// Wakes who waits in [`Health::wait_for_change`].
+    pub fn announce(&self) {
+        drop(self.lock());
+        self.changed.notify_all();
     }
 
     fn wait_for_first(&self, longest: Duration) -> Option<CommError> {
@@ -299,9 +322,10 @@ impl Health {
 
     pub fn tell(&self, frame: &Control) {
         let mut all_sent = true;
+        let bytes = frame.to_bytes();
         for link in &self.links {
             let mut outbox = link.outbox.lock().unwrap_or_else(PoisonError::into_inner);
-            outbox.send(&link.stream, frame);
+            outbox.send(&link.stream, &bytes);
             all_sent &= outbox.is_empty();
         }
         if !all_sent {
@@ -316,18 +340,17 @@ impl Health {
     /// A peer has said goodbye; the last one makes rank 0 send everybody home.
     pub fn note_goodbye(&self, peer: Rank) {
         let mut ending = self.lock();
-        if !ending.goodbyes.contains(&peer) {
-            ending.goodbyes.push(peer);
-        }
+        let is_first = !std::mem::replace(&mut ending.goodbyes[peer.0], true);
+        ending.num_goodbyes += usize::from(is_first);
         self.maybe_farewell(ending);
     }
 
     pub fn has_said_goodbye(&self, peer: Rank) -> bool {
-        self.lock().goodbyes.contains(&peer)
+        self.lock().goodbyes[peer.0]
     }
 
     fn maybe_farewell(&self, mut ending: MutexGuard<'_, Ending>) {
-        let complete = ending.said_goodbye && ending.goodbyes.len() + 1 == self.num_ranks;
+        let complete = ending.said_goodbye && ending.num_goodbyes + 1 == self.num_ranks;
         if self.rank != Rank(0) || !complete || ending.farewell || ending.first.is_some() {
             return;
         }
@@ -377,10 +400,9 @@ impl Health {
             }
             let others = (1..self.num_ranks).map(Rank);
             let missing = match self.rank {
-                Rank(0) => others
-                    .into_iter()
-                    .find(|rank| !ending.goodbyes.contains(rank))
-                    .unwrap_or(Rank(0)),
+                Rank(0) => {
+                    others.into_iter().find(|rank| !ending.goodbyes[rank.0]).unwrap_or(Rank(0))
+                }
                 _ => Rank(0),
             };
             self.note_waiting(Some(missing));

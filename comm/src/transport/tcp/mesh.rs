@@ -1,7 +1,12 @@
-//! One connection for each pair of ranks: the higher rank dials, the lower one has a listener.
+//! The data connections of a rank, each made when the two first have something for each other: a
+//! job of thousands of ranks has as many as its exchanges need, not one for each pair.
+//!
+//! The higher rank dials. The lower one's control thread lets it in and leaves the connection here,
+//! so a rank can be dialled while it computes.
 
 use super::control_frame::PeerAddress;
-use super::health::Health;
+use super::health::{Health, Wait};
+use super::wire::Wire;
 use crate::error::{CommError, Result};
 use crate::rendezvous::channel::Channel;
 use crate::rendezvous::dial::Dial;
@@ -9,47 +14,78 @@ use crate::rendezvous::handshake::{Claims, Purpose};
 use crate::rendezvous::listener::{Listener, Proven};
 use crate::rendezvous::trust::Keys;
 use crate::topology::Rank;
+use std::collections::HashMap;
 use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A connection to a peer, and its keys.
-pub type Connection = (TcpStream, Channel);
+/// How long a data port may not be reachable: every rank has opened its own before the job begins.
+const DIAL: Duration = Duration::from_secs(30);
+/// How long a rank that waits to be dialled waits before it looks whether the job has failed.
+const LOOK: Duration = Duration::from_millis(500);
 
-pub struct Meeting<'a> {
-    /// The state of the job: ends the meeting when a rank has failed.
-    pub health: &'a Health,
-    pub listener: TcpListener,
-    pub peers: &'a [PeerAddress],
+pub struct Mesh {
+    /// The state of the job: ends all dialling and waiting when a rank has failed.
+    pub health: Arc<Health>,
+    pub peers: Vec<PeerAddress>,
     pub rank_0: IpAddr,
-    pub keys: &'a Keys,
+    pub keys: Keys,
     pub epoch: u32,
     pub job_hash: [u8; 32],
-    pub longest: Duration,
+    /// For a peer to come to the exchange in which it dials this rank.
+    pub deadline: Duration,
+    /// For one answer.
     pub patience: Duration,
+    /// All messages are sealed.
+    pub encrypt: bool,
+    /// Connections that peers have made and no exchange has used yet.
+    pub arrived: Arrived,
 }
 
-impl Meeting<'_> {
-    /// Connects to everybody. Returns the connections by rank; none to itself.
-    pub fn meet(self) -> Result<Vec<Option<Connection>>> {
-        let deadline = Instant::now() + self.longest;
-        let mut streams: Vec<Option<Connection>> = self.peers.iter().map(|_| None).collect();
-        for (rank, stream) in streams.iter_mut().enumerate().take(self.health.rank().0) {
-            *stream = Some(self.dial(rank, deadline)?);
-        }
-        self.receive(&mut streams, deadline)?;
-        Ok(streams)
+/// By rank.
+pub type Arrived = Mutex<HashMap<usize, (TcpStream, Channel)>>;
+
+impl Mesh {
+    /// Where the others reach a rank.
+    pub fn address(&self, rank: Rank) -> IpAddr {
+        self.peers[rank.0].ip.unwrap_or(self.rank_0)
     }
 
-    fn dial(&self, rank: usize, deadline: Instant) -> Result<Connection> {
-        let peer = &self.peers[rank];
+    /// Connects to `peers`, to whom there is no connection yet. Gives what is kept of each; the
+    /// connections themselves are the state's. Waits for those that dial this rank, which do so
+    /// when they come to the same exchange.
+    ///
+    /// # Errors
+    /// The job's first error.
+    pub fn connect(&self, peers: &[Rank], mut take: impl FnMut(Rank, Box<Wire>)) -> Result<()> {
+        let (lower, higher): (Vec<_>, Vec<_>) =
+            peers.iter().copied().partition(|&peer| peer < self.health.rank());
+        for peer in lower {
+            self.health.check()?;
+            take(peer, self.keep(peer, self.dial(peer)?));
+        }
+        for peer in higher {
+            take(peer, self.keep(peer, self.await_peer(peer)?));
+        }
+        self.health.note_waiting(None);
+        Ok(())
+    }
+
+    fn keep(&self, peer: Rank, (stream, channel): (TcpStream, Channel)) -> Box<Wire> {
+        self.health.set_data(peer, stream);
+        Box::new(Wire::new(channel, self.encrypt))
+    }
+
+    fn dial(&self, peer: Rank) -> Result<(TcpStream, Channel)> {
+        self.health.note_waiting(Some(peer));
         let dial = Dial {
-            host: &peer.ip.unwrap_or(self.rank_0).to_string(),
-            port: peer.port,
-            name: &format!("the data port of rank {rank}"),
+            host: &self.address(peer).to_string(),
+            port: self.peers[peer.0].port,
+            name: &format!("the data port of {peer}"),
             purpose: Purpose::Data,
             rank: self.health.rank().0,
-            keys: self.keys,
-            deadline,
+            keys: &self.keys,
+            deadline: Instant::now() + self.deadline.min(DIAL),
             patience: self.patience,
             notice: None,
         };
@@ -77,43 +113,43 @@ impl Meeting<'_> {
         }
     }
 
-    fn receive(&self, streams: &mut [Option<Connection>], deadline: Instant) -> Result<()> {
-        let own = self.health.rank().0;
-        let listener = self
-            .listener
-            .try_clone()
-            .map_err(|error| CommError::system("cloning a listener", error))?;
-        let mut listener = Listener::new(listener, Purpose::Data, self.keys.clone(), self.patience)
-            .map_err(|error| CommError::system("opening the data port", error))?;
-        while let Some(missing) = (own + 1..streams.len()).find(|rank| streams[*rank].is_none()) {
-            self.health.check()?;
-            if Instant::now() >= deadline {
-                let late =
-                    self.health.late(Rank(missing), "connecting its data port", 0, self.longest);
+    fn await_peer(&self, peer: Rank) -> Result<(TcpStream, Channel)> {
+        let wait = Wait::begin(&self.health);
+        loop {
+            if let Some(connection) = self.arrived().remove(&peer.0) {
+                return Ok(connection);
+            }
+            self.health.note_waiting(Some(peer));
+            let waited = wait.time(&self.health);
+            if waited >= self.deadline {
+                let late = self.health.late(peer, "connecting to its peers", 0, waited);
                 return Err(self.health.suspect(late));
             }
-            self.health.note_waiting(Some(Rank(missing)));
-            listener.wait(&[], Duration::from_millis(50));
-            for peer in listener.turn()? {
-                self.admit(peer, streams)?;
-            }
+            let is_here = || self.arrived().contains_key(&peer.0);
+            self.health.wait_for_change((self.deadline - waited).min(LOOK), is_here)?;
         }
-        self.health.note_waiting(None);
-        Ok(())
     }
 
-    fn admit(&self, peer: Proven, streams: &mut [Option<Connection>]) -> Result<()> {
+    fn arrived(&self) -> MutexGuard<'_, HashMap<usize, (TcpStream, Channel)>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets in a peer that has proven itself at this rank's data port, if it is one that dials.
+    fn admit(&self, peer: Proven) -> Result<()> {
         let claims = &peer.claims;
         let rank = claims.rank as usize;
-        let expected =
-            rank > self.health.rank().0 && rank < streams.len() && streams[rank].is_none();
-        if !expected || claims.epoch != self.epoch || claims.job_hash != self.job_hash {
-            peer.refuse("this rank is not expected here: it is another job's, or too late");
+        let is_peer = rank > self.health.rank().0
+            && rank < self.peers.len()
+            && !self.health.has_data(Rank(rank));
+        if !is_peer || claims.epoch != self.epoch || claims.job_hash != self.job_hash {
+            peer.refuse("this rank is not expected here: it is another job's, or here already");
             return Ok(());
         }
         let (stream, channel) = peer.admit()?;
         prepare(&stream)?;
-        streams[rank] = Some((stream, channel));
+        // One that comes again has given up the connection that it made before.
+        self.arrived().insert(rank, (stream, channel));
+        self.health.announce();
         Ok(())
     }
 }
@@ -121,4 +157,29 @@ impl Meeting<'_> {
 fn prepare(stream: &TcpStream) -> Result<()> {
     let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
     ready.map_err(|error| CommError::system("preparing a data connection", error))
+}
+
+/// A rank's data port, which its control thread serves.
+pub struct Door {
+    pub mesh: Arc<Mesh>,
+    pub listener: Listener,
+}
+
+impl Door {
+    pub fn new(mesh: Arc<Mesh>, socket: TcpListener) -> Result<Self> {
+        let listener = Listener::new(socket, Purpose::Data, mesh.keys.clone(), mesh.patience)
+            .map_err(|error| CommError::system("opening the data port", error))?;
+        Ok(Self { mesh, listener })
+    }
+
+    /// Lets in who has proven itself meanwhile.
+    pub fn turn(&mut self) {
+        let arrived = self
+            .listener
+            .turn()
+            .and_then(|proven| proven.into_iter().try_for_each(|peer| self.mesh.admit(peer)));
+        if let Err(error) = arrived {
+            self.mesh.health.fail(error);
+        }
+    }
 }

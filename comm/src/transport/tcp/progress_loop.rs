@@ -7,10 +7,10 @@
 //! call on each side.
 
 use super::health::{Health, Wait};
+use super::mesh::Mesh;
 use super::wire::Wire;
 use crate::error::{CommError, Result};
 use crate::poll::poll;
-use crate::rendezvous::channel::Channel;
 use crate::topology::Rank;
 use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
 use crate::transport::{Incoming, Outgoing, StepId};
@@ -42,8 +42,11 @@ impl Progress {
 }
 
 pub struct ProgressLoop {
-    /// By rank; none to itself, none whose connection is a path's.
-    wires: Vec<Option<Wire>>,
+    /// By rank; none to itself, none whose connection is a path's or is not there yet.
+    wires: Vec<Option<Box<Wire>>>,
+    /// Peers of an exchange to whom there is no connection yet.
+    missing: Vec<Rank>,
+    sealed: bool,
     sends: Vec<Progress>,
     receives: Vec<Progress>,
     spin: Duration,
@@ -62,43 +65,58 @@ fn spin_after(spin: Duration, waited: Duration) -> Duration {
     next.clamp(SPIN.0, SPIN.1)
 }
 
-fn wire(wires: &mut [Option<Wire>], peer: Rank) -> &mut Wire {
-    wires[peer.0].as_mut().expect("exchanges are with peers that have no other path")
+fn wire(wires: &mut [Option<Box<Wire>>], peer: Rank) -> &mut Wire {
+    wires[peer.0].as_mut().expect("an exchange begins with connections to all its peers")
 }
 
 impl ProgressLoop {
     /// Room for exchanges with all of `num_ranks`.
     pub fn new(num_ranks: usize) -> Self {
         let (sends, receives) = (Vec::with_capacity(num_ranks), Vec::with_capacity(num_ranks));
-        Self { wires: Vec::new(), sends, receives, spin: SPIN.1 }
+        let wires = (0..num_ranks).map(|_| None).collect();
+        Self { wires, missing: Vec::new(), sealed: false, sends, receives, spin: SPIN.1 }
     }
 
-    /// Takes the keys of all connections, by rank; `always`: all messages are sealed.
-    pub fn set_channels(&mut self, channels: Vec<Option<Channel>>, always: bool) {
-        let wire = |channel: Option<Channel>| channel.map(|channel| Wire::new(channel, always));
-        self.wires = channels.into_iter().map(wire).collect();
-    }
-
-    pub fn take_wire(&mut self, peer: Rank) -> Wire {
-        let wire = self.wires.get_mut(peer.0).and_then(Option::take);
-        wire.expect("a peer's connection is given to one path")
+    /// The wire to `peer`, where there is one yet.
+    pub fn take_wire(&mut self, peer: Rank) -> Option<Box<Wire>> {
+        self.wires[peer.0].take()
     }
 
     /// From the next exchange on; all ranks say it between the same two.
     pub fn set_sealed(&mut self, sealed: bool) {
+        self.sealed = sealed;
         self.wires.iter_mut().flatten().for_each(|wire| wire.set_sealed(sealed));
+    }
+
+    /// Makes the connections that the exchange at hand needs and that are not there.
+    fn connect(&mut self, mesh: &Mesh) -> Result<()> {
+        let Self { wires, missing, sealed, sends, receives, .. } = self;
+        let peers = sends.iter().chain(receives.iter()).map(|message| message.peer);
+        missing.clear();
+        missing.extend(peers.filter(|peer| wires[peer.0].is_none()));
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        mesh.connect(missing, |peer, mut wire| {
+            wire.set_sealed(*sealed);
+            wires[peer.0] = Some(wire);
+        })
     }
 
     pub fn exchange(
         &mut self,
-        health: &Health,
+        mesh: &Mesh,
         pace: &Pace,
         id: &StepId,
         outgoing: &[Outgoing],
         incoming: &mut [Incoming],
     ) -> Result<()> {
+        let health = &*mesh.health;
         self.prepare(pace, id, outgoing, incoming);
         health.note_operation(id.sequence);
+        self.connect(mesh)?;
         let mut wait = None;
         let mut idle_since: Option<Instant> = None;
         loop {

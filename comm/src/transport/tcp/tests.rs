@@ -1,7 +1,7 @@
 //! No thread dies of what a peer sends on a control connection, and what is said about it
 //! fits a terminal.
 
-use super::control::ControlThread;
+use super::control::{ControlThread, Doors};
 use super::control_frame::{BusyRank, Control, FrameReader, Frames, Outbox, PeerAddress};
 use super::health::{Health, Link};
 use crate::error::CommError;
@@ -124,7 +124,13 @@ fn rank(rank: usize) -> (ControlThread, Arc<Health>, Vec<(TcpStream, Channel)>) 
     let health =
         Arc::new(Health::new(Rank(rank), RANKS, links, Duration::from_millis(100)).unwrap());
     (
-        ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None, None),
+        ControlThread::new(
+            Arc::clone(&health),
+            Deadlines::default(),
+            readers,
+            Doors::default(),
+            None,
+        ),
         health,
         far,
     )
@@ -148,7 +154,7 @@ proptest! {
         stream.set_nonblocking(true).unwrap();
         let _ = stream.write(&sent);
         thread.turn();
-        std::thread::sleep(Duration::from_micros(200));
+        thread.wait(Duration::from_micros(200));
         thread.turn();
         if let Err(error) = health.check() {
             prop_assert!(error.culprit().is_none_or(|culprit| culprit.0 < RANKS), "{:?}", error);
@@ -248,7 +254,8 @@ fn a_panic_of_the_control_thread_is_the_jobs_error() {
     let (_, health, mut far) = rank(0);
     // A reader without a link: what no caller does.
     let readers = (0..RANKS).map(|_| FrameReader::new(RANKS, pair().0.split().1)).collect();
-    ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, None, None).run();
+    ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, Doors::default(), None)
+        .run();
     let words = "rank 0 has failed: its thread comm-control has panicked: index out of bounds";
     assert!(health.check().unwrap_err().to_string().starts_with(words), "{:?}", health.check());
     let (stream, channel) = far.swap_remove(1);
