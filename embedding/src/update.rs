@@ -30,7 +30,7 @@ use crate::table::SparseStep;
 use headlong_device::{Mat, Stream};
 
 /// Most blocks that a batch is cut into.
-pub const MAX_SUM_BLOCKS: usize = 128;
+pub const MAX_SUM_BLOCKS: usize = 1024;
 
 /// Samples of one sum block; the last block may be shorter.
 pub fn sum_block_len(num_samples: usize, sum_blocks: usize) -> usize {

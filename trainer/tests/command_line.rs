@@ -255,7 +255,7 @@ fn impossible_values_are_refused_naming_the_key() {
         ("data.holdout_test=nan", "data.holdout_test"),
         ("data.holdout_test=1e30", "expected a share, 0 to below 1"),
         ("train.accumulate=2000", "one sum of losses"),
-        ("run.ranks=0", "`run.ranks`: expected 1 to 128, found 0"),
+        ("run.ranks=0", "`run.ranks`: expected 1 to 1024, found 0"),
         ("run.threads=9999", "`run.threads`: expected 1 to 4096, found 9999"),
         ("model.dim=8", "set model.bottom=[64,32,8], too"),
         ("hybrid.latency_table=/nonexistent", "hybrid.latency_table"),

@@ -2,8 +2,8 @@
 // tree over their leaves, as `sum_tree` in update/simd.rs adds them.
 
 #define NO_LEAF 0xffffffffu
-// Parts that wait at a time: of 128 at most, and one that has just come.
-#define TREE_DEPTH 9
+// Parts that wait at a time: of 1,024 at most, and one that has just come.
+#define TREE_DEPTH 12
 
 // The leaf of each part.
 struct Leaves {

@@ -20,6 +20,13 @@ fn longest_frame(num_ranks: usize) -> usize {
     LONGEST + 100 * num_ranks
 }
 
+/// Gives back memory that the table of a large job has taken: rank 0 has a connection to each rank.
+fn give_back(buffer: &mut Vec<u8>) {
+    if buffer.is_empty() && buffer.capacity() > 4096 {
+        *buffer = Vec::new();
+    }
+}
+
 /// One rank in the table of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerAddress {
@@ -159,6 +166,7 @@ impl Frames {
         let reason = match read.map(|control| control.checked(self.num_ranks)) {
             Ok(Ok(control)) => {
                 self.bytes.drain(..4 + length);
+                give_back(&mut self.bytes);
                 return Some(control);
             }
             Ok(Err(reason)) => reason,
@@ -233,6 +241,7 @@ impl FrameReader {
             at += 2 + length;
         }
         self.sealed.drain(..at);
+        give_back(&mut self.sealed);
     }
 
     /// The next whole frame.
@@ -271,6 +280,7 @@ impl Outbox {
                 Err(_) => self.bytes.clear(),
             }
         }
+        give_back(&mut self.bytes);
     }
 
     /// Sends a frame's bytes after all earlier ones, or keeps them for the next [`Outbox::flush`]. A peer

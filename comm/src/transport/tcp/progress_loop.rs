@@ -24,6 +24,8 @@ const SPIN: (Duration, Duration) = (Duration::from_micros(1), Duration::from_mic
 /// The longest wait for which looking again would have been better, the time to wake up included:
 /// else two ranks that have begun to sleep wait for each other to wake up, and never stop.
 const SHORT_WAIT: Duration = Duration::from_micros(120);
+/// Connections that are tried again without asking the system first which of them stir.
+const TRIED: usize = 4;
 /// Descriptors that fit on the stack; a job of more ranks takes memory when it has to sleep.
 const FEW: usize = 64;
 
@@ -33,6 +35,8 @@ struct Progress {
     head: [u8; HEAD_BYTES],
     done: usize,
     total: usize,
+    /// Something may move: the system has not said otherwise since.
+    stirs: bool,
 }
 
 impl Progress {
@@ -137,6 +141,7 @@ impl ProgressLoop {
             let wait = *wait.get_or_insert_with(|| Wait::begin(health));
             if now.duration_since(*idle_since.get_or_insert(now)) < self.spin {
                 std::thread::yield_now();
+                self.look(health);
                 continue;
             }
             let waited = wait.time(health);
@@ -159,6 +164,7 @@ impl ProgressLoop {
             head: Head::new(pace.epoch, id, length).to_bytes(MAGIC),
             done: 0,
             total: HEAD_BYTES + length,
+            stirs: true,
         };
         self.sends.extend(outgoing.iter().map(|message| start(message.to, message.bytes.len())));
         self.receives
@@ -187,23 +193,23 @@ impl ProgressLoop {
         let mut moved = 0;
         let wires = &mut self.wires;
         for (progress, message) in self.sends.iter_mut().zip(outgoing) {
-            if !progress.is_done() {
-                let Progress { peer, head, done, .. } = progress;
+            if !progress.is_done() && progress.stirs {
+                let Progress { peer, head, done, stirs, .. } = progress;
                 let sent = wire(wires, *peer).send(health.data(*peer), head, message.bytes, *done);
                 let sent = sent.map_err(|reason| health.suspect(health.lost(*peer, reason)))?;
-                (*done, moved) = (*done + sent, moved + sent);
+                (*done, *stirs, moved) = (*done + sent, sent > 0, moved + sent);
             }
         }
         for (progress, message) in self.receives.iter_mut().zip(incoming) {
-            if progress.is_done() {
+            if progress.is_done() || !progress.stirs {
                 continue;
             }
-            let Progress { peer, head, done, .. } = progress;
+            let Progress { peer, head, done, stirs, .. } = progress;
             let (had_head, length) = (*done >= HEAD_BYTES, message.bytes.len());
             let received =
                 wire(wires, *peer).receive(health.data(*peer), head, message.bytes, *done);
             let received = received.map_err(|reason| health.suspect(health.lost(*peer, reason)))?;
-            (*done, moved) = (*done + received, moved + received);
+            (*done, *stirs, moved) = (*done + received, received > 0, moved + received);
             let expected = Head::new(epoch, id, length);
             if !had_head && *done >= HEAD_BYTES && *head != expected.to_bytes(MAGIC) {
                 return Err(health.suspect(CommError::Mismatch {
@@ -217,27 +223,39 @@ impl ProgressLoop {
         Ok(moved > 0)
     }
 
-    fn sleep(&self, health: &Health, longest: Duration) {
-        let receives = self.receives.iter().map(|message| (message, PollFlags::IN));
-        let sends = self.sends.iter().map(|message| (message, PollFlags::OUT));
-        let mut waiting = receives.chain(sends).filter(|(message, _)| !message.is_done());
-        let mut next = || {
-            let (message, flags) = waiting.next()?;
-            Some(PollFd::new(health.data(message.peer), flags))
-        };
-        let missing =
-            self.receives.iter().chain(&self.sends).filter(|message| !message.is_done()).count();
-        if missing <= FEW {
-            let filler = health.data(self.first_missing());
-            let mut room: [PollFd; FEW] =
-                std::array::from_fn(|_| PollFd::new(filler, PollFlags::empty()));
-            room.iter_mut()
-                .zip(std::iter::from_fn(&mut next))
-                .for_each(|(place, wanted)| *place = wanted);
-            poll(&mut room[..missing], longest);
+    /// What is still to come or to leave, and what to wait for.
+    fn pending(&mut self) -> impl Iterator<Item = (&mut Progress, PollFlags)> {
+        let receives = self.receives.iter_mut().map(|message| (message, PollFlags::IN));
+        let sends = self.sends.iter_mut().map(|message| (message, PollFlags::OUT));
+        receives.chain(sends).filter(|(message, _)| !message.is_done())
+    }
+
+    /// Finds out what stirs, without waiting; few connections are all tried.
+    fn look(&mut self, health: &Health) {
+        if self.pending().nth(TRIED).is_some() {
+            return self.sleep(health, Duration::ZERO);
+        }
+        self.pending().for_each(|(message, _)| message.stirs = true);
+    }
+
+    /// Waits until something stirs, at most `longest`.
+    fn sleep(&mut self, health: &Health, longest: Duration) {
+        let filler = PollFd::new(health.data(self.first_missing()), PollFlags::empty());
+        let pending = self.pending().count();
+        let (mut few, mut many): ([PollFd; FEW], Vec<PollFd>);
+        let room = if pending <= FEW {
+            few = std::array::from_fn(|_| filler.clone());
+            &mut few[..pending]
         } else {
-            let mut room: Vec<PollFd> = std::iter::from_fn(&mut next).collect();
-            poll(&mut room, longest);
+            many = vec![filler; pending];
+            &mut many
+        };
+        for (place, (message, flags)) in room.iter_mut().zip(self.pending()) {
+            *place = PollFd::new(health.data(message.peer), flags);
+        }
+        poll(room, longest);
+        for (place, (message, _)) in room.iter().zip(self.pending()) {
+            message.stirs = !place.revents().is_empty();
         }
     }
 }
