@@ -17,7 +17,7 @@ use crate::topology::{Rank, Topology};
 const EVENTS: usize = 1;
 /// Bytes of a rank by itself, for each rank of its job, and for each of its connections, as
 /// measured with 128 to 1,024 ranks. What the system keeps of a connection comes on top.
-const BYTES: [usize; 3] = [120_000, 120, 2_500];
+const BYTES: [usize; 3] = [118_000, 230, 500];
 
 /// What one rank takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

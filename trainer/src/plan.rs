@@ -15,6 +15,7 @@ mod division;
 pub mod evaluation;
 pub mod hybrid;
 mod memory;
+mod network;
 pub mod placement;
 mod summary;
 pub mod text;
@@ -28,6 +29,7 @@ pub use evaluation::EvalRanksPlan;
 pub use headlong_planner::count::Count;
 pub use headlong_planner::memory::{MemoryUse, OfRank};
 pub use memory::READER_BLOCK_BYTES;
+pub use network::NetworkPlan;
 
 use crate::config::{Config, EvalRanksAre, Interaction};
 use crate::data::DeviceRows;
@@ -186,6 +188,10 @@ pub struct Plan {
     pub cost: StepCost,
     /// Bytes that travel in a step; none at one rank.
     pub exchange_bytes_per_step: ExchangePlan,
+    /// What ranks take of a network where they are processes that TCP joins; none at one rank, and
+    /// on devices, which exchange otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkPlan>,
     /// Whether the dense optimiser is divided among the ranks; none where it is not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_optimizer: Option<DenseOptimizerPlan>,
@@ -281,6 +287,7 @@ impl Plan {
             top_input_width: config.top_input_width(),
             samples_per_step: config.samples_per_step(),
             exchange_bytes_per_step: facts.split.map(ExchangePlan::of).unwrap_or_default(),
+            network: NetworkPlan::new(config, facts.nodes).filter(|_| on_device.is_none()),
             dense_optimizer: DenseOptimizerPlan::new(config, on_device.is_some()),
             eval_ranks: EvalRanksPlan::new(config, facts),
             fits: false,

@@ -581,12 +581,15 @@ fn deduplicates_by_node(config: &Config, parts: &RankParts<'_>) -> bool {
     config.comm.deduplicate == DeduplicateChoice::Node && aligned.is_some()
 }
 
+/// Elements of one piece of a sum between processes.
+pub(crate) const SUM_PIECE: usize = 1 << 18;
+
 /// Elements of one piece of the all-reduce. Threads of one process read each other's memory: pieces
 /// would only add waits.
 fn chunk_len(communicator: &Communicator) -> usize {
     match communicator.transport().name() {
         "local" => usize::MAX,
-        _ => 1 << 18,
+        _ => SUM_PIECE,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the memory of a run goes to.
 
 use super::between::Between;
-use super::{Count, MemoryUse, OfRank, TablePlan, dense_parameters};
+use super::{Count, MemoryUse, NetworkPlan, OfRank, TablePlan, dense_parameters};
 use crate::config::{
     Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice, PoolAtChoice,
 };
@@ -97,8 +97,14 @@ pub(super) fn of_rank(
             reader_bytes(config, threads, sharing) + config.multi_hot_bytes(&table_rows),
         ),
         id_map_bytes: of_process(id_map_bytes(config, tables)),
-        other_bytes: of_process(Count::from(PROGRAM_BYTES)),
+        other_bytes: of_process(Count::from(PROGRAM_BYTES)) + network_bytes(config, sharing),
     }
+}
+
+/// What connections take where each rank is a process: of rank 0, which has most.
+fn network_bytes(config: &Config, sharing: &Sharing) -> Count {
+    let network = NetworkPlan::new(config, sharing.nodes).filter(|_| sharing.separate);
+    network.map_or(Count::ZERO, |network| Count::from(network.bytes_of_rank_0))
 }
 
 /// Weights and optimiser states of one rank.

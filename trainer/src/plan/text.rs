@@ -136,6 +136,9 @@ impl Plan {
             bytes(cost.table_bytes_per_step.get()),
             bytes(cost.dense_bytes_per_step.get())
         );
+        if let Some(network) = &self.network {
+            let _ = writeln!(text, "{}", network.to_text());
+        }
         if let Some(division) = &self.division {
             let _ = writeln!(text, "{}", division.to_text());
         }

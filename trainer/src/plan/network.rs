@@ -1,0 +1,70 @@
+//! What a rank takes of a network where ranks are processes that TCP joins.
+
+use super::dense_parameters;
+use crate::config::{Config, IdsChoice};
+use crate::iteration::model::SUM_PIECE;
+use crate::report::{bytes, count};
+use headlong_comm::demand::{Demand, StepExchanges};
+use headlong_comm::{Rank, Topology};
+use serde::Serialize;
+
+/// Connections, descriptors and messages of a rank, and of rank 0, to which all others report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct NetworkPlan {
+    /// Ranks with which each exchanges.
+    pub connections: usize,
+    pub descriptors: usize,
+    pub descriptors_of_rank_0: usize,
+    /// Bytes of memory that connections and the table of all ranks take.
+    pub bytes: usize,
+    pub bytes_of_rank_0: usize,
+    /// Messages that a rank sends in a step. Sums of more than a MiB are done in pieces, which are
+    /// counted for the dense network.
+    pub messages_per_step: usize,
+}
+
+impl NetworkPlan {
+    /// Of ranks on so many nodes, unless `comm.ranks_per_node` says otherwise; none of one rank.
+    pub(super) fn new(config: &Config, nodes: usize) -> Option<Self> {
+        let ranks = config.run.ranks;
+        if ranks == 1 {
+            return None;
+        }
+        let per_node = match config.comm.ranks_per_node {
+            0 => ranks.div_ceil(nodes.max(1)),
+            given => given,
+        };
+        let topology = Topology::with_ranks_per_node(ranks, per_node);
+        let of = |rank| Demand::of(&topology, Rank(rank), config.comm.exchange);
+        let (first, other) = (of(0), of(1));
+        let asks = usize::from(config.comm.ids != IdsChoice::Known);
+        let pieces = dense_parameters(config).get().div_ceil(SUM_PIECE as u64).max(1);
+        let step = StepExchanges {
+            of_one_length: asks,
+            of_any_length: asks + 2,
+            sums: usize::try_from(pieces).unwrap_or(usize::MAX),
+        };
+        Some(Self {
+            connections: other.data_connections,
+            descriptors: other.descriptors(),
+            descriptors_of_rank_0: first.descriptors(),
+            bytes: other.bytes,
+            bytes_of_rank_0: first.bytes,
+            messages_per_step: other.messages(step),
+        })
+    }
+
+    /// A line.
+    pub(super) fn to_text(self) -> String {
+        format!(
+            "as processes over TCP: {} connections, {} descriptors and {} of a rank, {} descriptors \
+             and {} of rank 0; {} messages of a rank in a step",
+            count(self.connections as u64),
+            count(self.descriptors as u64),
+            bytes(self.bytes as u64),
+            count(self.descriptors_of_rank_0 as u64),
+            bytes(self.bytes_of_rank_0 as u64),
+            count(self.messages_per_step as u64)
+        )
+    }
+}
