@@ -37,6 +37,7 @@ mod launcher_notes;
 mod learning;
 mod library;
 mod made_up;
+mod many_ranks;
 mod mllog;
 mod mllog_rules;
 mod multi_hot;

@@ -49,6 +49,7 @@ impl LongTest {
 const LONG_TESTS: &[LongTest] = &[
     LongTest { package: "headlong", program: "all", name: "kill::soak_200" },
     LongTest { package: "headlong", program: "all", name: "concurrent::soak_two_processes" },
+    LongTest { package: "headlong", program: "all", name: "many_ranks::soak_1024_ranks" },
     LongTest { package: "headlong-mutation", program: "all", name: "soak_mutants" },
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_f32_1" },
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_f32_2" },
