@@ -10,6 +10,9 @@
 //! then on. A rank always returns only when no other reads its memory any more.
 
 mod link;
+#[cfg(test)]
+mod model;
+mod sync;
 mod world;
 
 use super::{Expected, Incoming, Outgoing, StepId, Transport};

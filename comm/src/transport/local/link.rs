@@ -16,10 +16,10 @@
 //! Two slots are enough that a sender of eager messages never waits in exchanges where both sides
 //! send: who starts message s + 2 has received s + 1, whose sender has received s.
 
+use super::sync::{AtomicU32, Ordering, Plain, yield_now};
 use crate::topology::Rank;
 use crate::transport::StepId;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The sender may write the slot.
 pub const EMPTY: u32 = 0;
@@ -50,7 +50,7 @@ impl Header {
 #[repr(C, align(128))]
 pub struct Slot {
     state: AtomicU32,
-    header: UnsafeCell<Header>,
+    header: Plain<Header>,
 }
 
 #[derive(Clone, Copy)]
@@ -80,7 +80,7 @@ impl Links {
         let eager_bytes = eager_bytes.min(EAGER_TOTAL / num_slots) / 64 * 64;
         let nothing = StepId { sequence: 0, step: 0, fingerprint: 0, operation: "" };
         let header = Header { pointer: std::ptr::null(), length: 0, id: nothing };
-        let slot = || Slot { state: AtomicU32::new(EMPTY), header: UnsafeCell::new(header) };
+        let slot = || Slot { state: AtomicU32::new(EMPTY), header: Plain::new(header) };
         let line = || UnsafeCell::new(Line([0; 64]));
         Self {
             num_ranks,
@@ -129,7 +129,7 @@ impl<'a> SlotRef<'a> {
             pointer = room;
         }
         // SAFETY: while the slot is empty its header is the sender's alone.
-        unsafe { *self.slot.header.get() = Header { pointer, length: bytes.len(), id: *id } };
+        unsafe { self.slot.header.set(Header { pointer, length: bytes.len(), id: *id }) };
         self.slot.state.store(if is_eager { EAGER } else { PUBLISHED }, Ordering::Release);
         is_eager
     }
@@ -141,7 +141,7 @@ impl<'a> SlotRef<'a> {
             self.slot.state.compare_exchange(PUBLISHED, EMPTY, Ordering::AcqRel, Ordering::Acquire);
         if swap == Err(READING) {
             while self.slot.state.load(Ordering::Acquire) == READING {
-                std::thread::yield_now();
+                yield_now();
             }
         }
     }
@@ -160,7 +160,7 @@ impl<'a> SlotRef<'a> {
             _ => return None,
         }
         // SAFETY: the message was published with release ordering and is now this reader's.
-        Some(unsafe { *self.slot.header.get() })
+        Some(unsafe { self.slot.header.get() })
     }
 
     /// The bytes of a taken message.
