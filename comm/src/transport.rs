@@ -13,6 +13,7 @@
 //! | [`paths`] | processes | the same, with payload on the best way to each peer: memory that a node shares ([`shm`]), a NIC |
 
 pub mod choose;
+pub mod foreign;
 pub mod head;
 pub mod local;
 pub mod paths;

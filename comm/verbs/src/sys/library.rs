@@ -5,8 +5,8 @@ use super::raw::{
     AsyncEvent, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr,
     QpInitAttr, Srq, SrqInitAttr,
 };
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
-use std::os::unix::ffi::OsStrExt as _;
+use headlong_comm::transport::foreign::SharedLibrary;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl Library {
         let places = folders.iter().map(|folder| folder.join(NAME)).chain([PathBuf::from(NAME)]);
         let mut looked = Vec::new();
         for place in places {
-            match open_shared(&place) {
-                Ok(handle) => return Self::from_handle(place, handle).map(Arc::new),
+            match SharedLibrary::open(&place) {
+                Ok(opened) => return Self::of(place, &opened).map(Arc::new),
                 Err(reason) => looked.push(format!("{} ({reason})", place.display())),
             }
         }
@@ -51,11 +51,8 @@ impl Library {
         Err(NicError::Unavailable(format!("{NAME} was not found; looked at {looked}; {advice}")))
     }
 
-    fn from_handle(path: PathBuf, handle: *mut c_void) -> NicResult<Self> {
-        let symbol = |name: &CStr, version: &CStr| {
-            // SAFETY: the handle is open.
-            unsafe { symbol_of(handle, name, version) }
-        };
+    fn of(path: PathBuf, opened: &SharedLibrary) -> NicResult<Self> {
+        let symbol = |name: &CStr, version: &CStr| opened.versioned_symbol(name, version);
         // SAFETY: the loader gives null or the function of that name and version.
         let functions = unsafe { Functions::load(symbol) }.map_err(|missing| {
             NicError::Unavailable(format!(
@@ -85,48 +82,6 @@ impl Library {
         // SAFETY: not null, and a text of the library.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
-}
-
-/// The function of that name and version of an open library, or null.
-///
-/// # Safety
-/// `handle` is open.
-#[cfg(not(target_env = "musl"))]
-unsafe fn symbol_of(handle: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
-    // SAFETY: the handle is open, by the contract, and both names end in a zero.
-    unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) }
-}
-
-/// As above. musl's loader knows no versions: a library that it opens has one of each function.
-///
-/// # Safety
-/// `handle` is open.
-#[cfg(target_env = "musl")]
-unsafe fn symbol_of(handle: *mut c_void, name: &CStr, _version: &CStr) -> *mut c_void {
-    // SAFETY: the handle is open, by the contract, and the name ends in a zero.
-    unsafe { libc::dlsym(handle, name.as_ptr()) }
-}
-
-/// Opens a shared library; the loader's words where it does not.
-fn open_shared(path: &Path) -> Result<*mut c_void, String> {
-    let name =
-        CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero in the path".to_owned())?;
-    // SAFETY: the name ends in a zero; the library's own initialisation is trusted as the library
-    // is.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if !handle.is_null() {
-        return Ok(handle);
-    }
-    // SAFETY: the loader's text of this thread's last failure, or null.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return Err("the loader gives no reason".to_owned());
-    }
-    // SAFETY: not null, and lives until the thread's next call of the loader.
-    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    // The loader repeats the path, which precedes it already.
-    let path = OsStr::new(path).to_string_lossy();
-    Err(text.trim_start_matches(&*path).trim_start_matches(": ").to_owned())
 }
 
 /// Declares [`Functions`] and how it is filled: a field, the symbol, and the version of the
