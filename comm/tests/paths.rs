@@ -3,10 +3,11 @@
 
 use crate::memory_path;
 use crate::tcp_support;
-use headlong_comm::transport::paths::{Path, PathTransport, Silent};
+use headlong_comm::transport::paths::{Head, Path, PathError, PathTransport, Progress, Silent};
 use headlong_comm::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topology};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 /// A job of threads in which every pair whose ranks `near` says so has a path through memory; the
@@ -127,5 +128,55 @@ fn another_message_is_named_with_both_operations() {
             text.contains("number 9 step 0, 4 bytes") && text.contains("number 9 step 1, 4 bytes"),
             "{text}"
         );
+    }
+}
+
+/// A path that fails, and counts how often it was told to let go.
+struct Failing(Arc<AtomicUsize>);
+
+impl Path for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn send(&mut self, _: &Head, _: &[u8], _: &mut usize) -> Result<Progress, PathError> {
+        Ok(Progress::Idle)
+    }
+
+    fn receive(&mut self, _: &Head, _: &mut [u8], _: &mut usize) -> Result<Progress, PathError> {
+        Err(PathError::Failed("broken on purpose".to_owned()))
+    }
+
+    fn withdraw(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn paths_let_go_of_an_exchange_that_has_failed() {
+    for reads in [false, true] {
+        let withdrawn: Vec<Arc<AtomicUsize>> = (0..2).map(|_| Arc::default()).collect();
+        let ends = tcp_support::job(2).into_iter().zip(&withdrawn).enumerate();
+        let ends = ends.map(|(rank, (control, withdrawn))| {
+            let path = Box::new(Failing(Arc::clone(withdrawn))) as Box<dyn Path>;
+            PathTransport::new(control, vec![(Rank(1 - rank), path)], Box::new(Silent))
+        });
+        let ends: Vec<PathTransport> = ends.map(|end| end.expect("paths")).collect();
+        let id = StepId { sequence: 0, step: 0, fingerprint: 5, operation: "test" };
+        let mut room = [0; 4];
+        let outgoing = [Outgoing { to: Rank(1), bytes: &[1; 4] }];
+        let outcome = match reads {
+            true => {
+                let expected = [Expected { from: Rank(1), length: 4 }];
+                ends[0].exchange_reading(&id, &outgoing, &expected, &mut |_| {})
+            }
+            false => {
+                let mut incoming = [Incoming { from: Rank(1), bytes: &mut room }];
+                ends[0].exchange(&id, &outgoing, &mut incoming)
+            }
+        };
+        assert!(outcome.is_err_and(|error| error.to_string().contains("broken on purpose")));
+        assert_eq!(withdrawn[0].load(Ordering::Relaxed), 1);
+        assert_eq!(withdrawn[1].load(Ordering::Relaxed), 0, "it has exchanged nothing");
     }
 }

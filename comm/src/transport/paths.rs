@@ -11,8 +11,9 @@
 //! of a step together. Only one thread at a time calls it.
 //!
 //! **What it may keep.** Once [`Path::send`] has said [`Progress::Done`], the caller's bytes are
-//! its own again; what the path has copied may still be on its way. A rank that has said goodbye to
-//! everybody drops its paths.
+//! its own again; what the path has copied may still be on its way. A message that is not done when
+//! an exchange fails is [withdrawn](Path::withdraw), before its caller's bytes go. A rank that has
+//! said goodbye to everybody drops its paths.
 
 mod progress_loop;
 mod tcp;
@@ -62,7 +63,7 @@ impl fmt::Display for PathError {
 /// Both directions between this rank and one peer. Calls never block; `at` is how far the message
 /// has come: 0 at its beginning, kept by the caller, understood by the path alone.
 pub trait Path: Send {
-    /// `shm`, `verbs`, `tcp`.
+    /// `shm`, `verbs`, `ucx`, `tcp`.
     fn name(&self) -> &'static str;
 
     /// Makes the connection to the peer, where there is none yet. Called before each exchange with
@@ -109,6 +110,11 @@ pub trait Path: Send {
     fn flush(&mut self) -> Result<Progress, PathError> {
         Ok(Progress::Done)
     }
+
+    /// The exchange has failed, and this path with it: when this returns, it touches none of the
+    /// bytes that [`Path::send`] and [`Path::receive`] were given and had not done with. Takes a
+    /// second at most.
+    fn withdraw(&mut self) {}
 
     /// From the next message on, what leads out of this machine is encrypted where this path can.
     /// Both ends say it between the same two messages.

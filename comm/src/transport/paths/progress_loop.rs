@@ -89,6 +89,7 @@ impl ProgressLoop {
             send_all(&mut look, paths, sends, outgoing)?;
             Ok(look)
         })
+        .inspect_err(|_| withdraw(paths))
     }
 
     /// As [`ProgressLoop::exchange`], but shows what comes where it lies; what a path cannot show
@@ -123,7 +124,8 @@ impl ProgressLoop {
             }
             send_all(&mut look, paths, sends, outgoing)?;
             Ok(look)
-        })?;
+        })
+        .inspect_err(|_| withdraw(paths))?;
         show(paths, receives, room, read).map_err(|broken| explain(frame, id, broken))
     }
 
@@ -256,6 +258,11 @@ fn send_all(
         })?;
     }
     Ok(())
+}
+
+/// No path may use the bytes of an exchange that has ended without it.
+fn withdraw(paths: &mut [Option<Box<dyn Path>>]) {
+    paths.iter_mut().flatten().for_each(|path| path.withdraw());
 }
 
 fn show(
