@@ -9,7 +9,8 @@ Within a round every program runs once, in an order that rotates from round to r
 minute of the machine does not fall on only one of them. A figure is the median over rounds of each
 round's median time on rank 0. The ratio is Headlong's time over the time of the better of Gloo and
 Open MPI for threads (`local`) and for processes that share memory (`shm`), and over Gloo's for TCP
-(`tcp`): below 1, Headlong is faster. More ranks than cores are reported, too; that no waiting rank
+(`tcp`): below 1, Headlong is faster. UCX below Headlong (`ucx`) has no ratio, and no figures where
+it is not installed. More ranks than cores are reported, too; that no waiting rank
 keeps a core busy is what they show.
 """
 import argparse
@@ -37,7 +38,7 @@ arguments.add_argument("--out", default="", help="append every result as a JSON 
 a = arguments.parse_args()
 
 OPERATIONS = ("all_reduce", "alltoall")
-NAMES = ("headlong local", "headlong shm", "headlong tcp", "gloo", "openmpi")
+NAMES = ("headlong local", "headlong shm", "headlong tcp", "headlong ucx", "gloo", "openmpi")
 
 
 def headlong(backend, procs):
@@ -65,6 +66,7 @@ def commands(procs):
         "headlong local": headlong("local", procs),
         "headlong shm": headlong("shm", procs),
         "headlong tcp": headlong("tcp", procs),
+        "headlong ucx": headlong("ucx", procs),
         "gloo": [[sys.executable, str(HERE / "coll_gloo.py"), "--procs", str(procs)] + case],
     }
     if shutil.which("mpirun"):

@@ -22,7 +22,7 @@
 //! | key | is |
 //! |---|---|
 //! | `operation` | as [`Collective::name`](crate::Collective::name) says |
-//! | `backend` | `local`, `shm`, `tcp`, `verbs`, `nccl`, `peer`, or two joined by `+` (inside the node and between nodes) |
+//! | `backend` | `local`, `shm`, `tcp`, `verbs`, `ucx`, `nccl`, `peer`, or two joined by `+` (inside the node and between nodes) |
 //! | `device` | the name of the CUDA device, between devices: what was measured on another one does not count |
 //! | `algorithm` | `direct`, `two_steps`, `hierarchical`; of all-to-alls `flat`, `hierarchical`; else `direct` |
 //! | `nodes`, `ranks` | of the job that was measured, all ranks together |

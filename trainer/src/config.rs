@@ -384,7 +384,8 @@ settings! {
         /// "auto": "captured" on a CUDA device; "serial" on a processor, whose cores all stages
         /// share.
         pub schedule: ScheduleChoice = ScheduleChoice::Auto,
-        /// How bytes travel between ranks: "auto", "local", "shm", "tcp", "nccl" or "verbs".
+        /// How bytes travel between ranks: "auto", "local", "shm", "tcp", "nccl", "verbs" or
+        /// "ucx".
         pub transport: TransportChoice = TransportChoice::Auto,
         /// Folder for everything that is written and has no folder of its own.
         #[serde(serialize_with = "paths::one")]
@@ -473,6 +474,8 @@ pub enum TransportChoice {
     Nccl,
     /// InfiniBand verbs.
     Verbs,
+    /// UCX, which chooses its own way between processes; the memory of the host only.
+    Ucx,
 }
 
 impl TransportChoice {
@@ -484,6 +487,16 @@ impl TransportChoice {
             TransportChoice::Tcp => "tcp",
             TransportChoice::Nccl => "nccl",
             TransportChoice::Verbs => "verbs",
+            TransportChoice::Ucx => "ucx",
+        }
+    }
+
+    /// Whether ranks over it are processes, by its name alone.
+    pub fn joins_processes(self) -> bool {
+        use TransportChoice::{Auto, Local, Nccl, Shm, Tcp, Ucx, Verbs};
+        match self {
+            Shm | Tcp | Verbs | Ucx => true,
+            Auto | Local | Nccl => false,
         }
     }
 }

@@ -127,6 +127,18 @@ fn processes_are_started_and_leave() {
     }
 }
 
+/// From a few bytes to several megabytes.
+#[test]
+fn ucx_carries_every_size() {
+    let case = ["alltoall", "--backend", "ucx", "-b", "8", "-e", "4M", "-f", "32", "-n", "10"];
+    if let Err(reason) = headlong_ucx::version() {
+        println!("skipped, because {reason}");
+        return;
+    }
+    let text = succeeds(&case);
+    assert!(text.contains("over ucx, 2 ranks (processes)"), "{text}");
+}
+
 #[test]
 fn two_and_four_ranks_print_the_table_over_every_way_of_one_machine() {
     for (operation, ranks) in

@@ -131,6 +131,7 @@ fn features_that_are_not_in_this_build_are_refused_by_name() {
         (&["--transport", "nccl"], &["run.transport", "nccl", "cuda"]),
         (&["--ranks", "2", "--transport", "verbs"], &["run.transport", "verbs", "headlong launch"]),
         (&["--ranks", "2", "--transport", "shm"], &["run.transport", "shm", "headlong launch"]),
+        (&["--ranks", "2", "--transport", "ucx"], &["run.transport", "ucx", "headlong launch"]),
         (&["--ranks", "2", "--transport", "tcp"], &["run.transport", "headlong launch"]),
         (&["--cache-data", "device"], &["data.cache", "device"]),
         (

@@ -57,8 +57,8 @@ fn resumes_on_any_number(optimizer: &str) {
     );
 }
 
-/// Four processes that share memory, two pairs of them with TCP between the pairs, TCP alone: the
-/// weights of threads.
+/// Four processes that share memory, two pairs of them with TCP between the pairs, TCP alone, UCX
+/// alone: the weights of threads.
 #[test]
 fn processes_train_the_weights_of_threads_whatever_carries_their_payload() {
     let place = Place::new("rows.txt");
@@ -76,7 +76,12 @@ fn processes_train_the_weights_of_threads_whatever_carries_their_payload() {
         ("shm", "0", "ranks 0 to 3: inside the node by shm"),
         ("auto", "2", "ranks 0 to 3: inside the node by shm, between nodes by "),
         ("tcp", "0", "ranks 0 to 3: inside the node by tcp (asked for)"),
+        ("ucx", "2", "ranks 0 to 3: inside the node by ucx, between nodes by ucx"),
     ] {
+        if let ("ucx", Err(reason)) = (transport, headlong_ucx::version()) {
+            println!("skipped, because {reason}");
+            continue;
+        }
         let run = train.clone().with(&[
             "--transport",
             transport,

@@ -34,6 +34,8 @@ const REQUIREMENTS: &[Requirement] = &[
     // Two machines that are namespaces, and what starts jobs on them.
     Requirement { name: "namespaces", words: &["namespaces"] },
     Requirement { name: "slurm", words: &["slurm"] },
+    // UCX, which is opened at run time.
+    Requirement { name: "ucx", words: &["libucp"] },
     Requirement { name: "fuzz", words: &["fuzz"] },
     Requirement { name: "aarch64", words: &["aarch64"] },
     Requirement { name: "musl", words: &["musl"] },
@@ -111,6 +113,8 @@ mod tests {
         assert_eq!(installed.forbids("mpirun is absent"), Some("mpirun"));
         assert_eq!(installed.forbids("no python with numpy, pyarrow was found"), Some("numpy"));
         assert_eq!(installed.forbids("no python with torch was found"), None);
+        let ucx = Required::parse("ucx").unwrap();
+        assert_eq!(ucx.forbids("libucp.so.0 was not found (...)"), Some("ucx"));
         let modules = Required::parse("torch").unwrap();
         assert_eq!(modules.forbids("the modules need a Python with torch"), Some("torch"));
         assert_eq!(modules.forbids("no python with torch was found"), None);

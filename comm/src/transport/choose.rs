@@ -6,6 +6,7 @@
 //! | `auto` | shared memory where all of the node can, else TCP | verbs where every rank has it, else TCP |
 //! | `shm` | shared memory, or an error | an error |
 //! | `verbs` | shared memory where there are several nodes, verbs where there is one; or an error | verbs, or an error |
+//! | `ucx` | UCX, or an error | UCX, or an error |
 //! | `tcp` | TCP | TCP |
 //!
 //! Every rank tells all others what it can and why it cannot do the rest; all draw the same
@@ -18,7 +19,7 @@ mod words;
 pub use table::Row;
 
 use super::Transport;
-use super::paths::{Path, PathTransport, Silent, name_of};
+use super::paths::{Doorbell, Path, PathTransport, Silent, name_of};
 use super::shm::{self, Attachment, Neighbourhood, Offer};
 use super::tcp::TcpTransport;
 use crate::error::{CommError, Result};
@@ -37,16 +38,21 @@ pub enum Wanted {
     /// Shared memory: all ranks on one node.
     Shm,
     Verbs,
+    /// UCX between all ranks, those of one node, too.
+    Ucx,
     Tcp,
 }
 
 impl Wanted {
-    /// `auto`, `shm`, `verbs`, `tcp`.
+    const ALL: [Wanted; 5] = [Wanted::Auto, Wanted::Shm, Wanted::Verbs, Wanted::Ucx, Wanted::Tcp];
+
+    /// `auto`, `shm`, `verbs`, `ucx`, `tcp`.
     pub fn name(self) -> &'static str {
         match self {
             Wanted::Auto => "auto",
             Wanted::Shm => "shm",
             Wanted::Verbs => "verbs",
+            Wanted::Ucx => "ucx",
             Wanted::Tcp => "tcp",
         }
     }
@@ -56,9 +62,8 @@ impl std::str::FromStr for Wanted {
     type Err = String;
 
     fn from_str(word: &str) -> std::result::Result<Self, String> {
-        let all = [Wanted::Auto, Wanted::Shm, Wanted::Verbs, Wanted::Tcp];
-        let known = all.into_iter().find(|wanted| wanted.name() == word);
-        known.ok_or_else(|| format!("`{word}`: expected auto, shm, verbs or tcp"))
+        let known = Wanted::ALL.into_iter().find(|wanted| wanted.name() == word);
+        known.ok_or_else(|| format!("`{word}`: expected auto, shm, verbs, ucx or tcp"))
     }
 }
 
@@ -74,6 +79,12 @@ pub trait Network: Send + Sync {
     /// there.
     fn connect(&self, control: &TcpTransport, peers: &[Rank])
     -> Result<Vec<(Rank, Box<dyn Path>)>>;
+
+    /// What wakes a rank that waits for the paths that [`Network::connect`] has made, where all of
+    /// a job's paths are this network's; none: it naps.
+    fn doorbell(&self) -> Option<Box<dyn Doorbell>> {
+        None
+    }
 }
 
 /// What the choice depends on; the same on all ranks, except for what their machines have.
@@ -81,7 +92,7 @@ pub trait Network: Send + Sync {
 pub struct ChooseOptions<'a> {
     /// What the user wants.
     pub wanted: Wanted,
-    /// The network besides TCP, where the program has one.
+    /// The network besides TCP, where the program has one: UCX where that is wanted, else verbs.
     pub network: Option<&'a dyn Network>,
 }
 
@@ -137,18 +148,18 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     let (offer, host) = shm::offer(&control);
     let network = match options.network {
         Some(network) => network.is_there(),
-        None => Err("this program has no verbs".to_owned()),
+        None => Err(format!("this program has no {}", network_name(options.wanted))),
     };
     let words = tell_all(&control, &Word { wanted: options.wanted, offer, network })?;
     let need = Need::of(options.wanted, &topology);
-    let verbs = first_refusal(topology.ranks(), |rank| &words[rank.0].network);
+    let network = first_refusal(topology.ranks(), |rank| &words[rank.0].network);
     let offers: Vec<Offer> = words.into_iter().map(|word| word.offer).collect();
     let (near, nodes) = if need.shm {
         meet(&control, &offers, host)?
     } else {
         (None, vec![Ok(()); topology.num_nodes()])
     };
-    let decision = Decision { topology: &topology, need, nodes, verbs };
+    let decision = Decision { topology: &topology, need, nodes, network };
     decision.check_wanted().inspect_err(|error| control.abort(error.clone()))?;
     let rows = table::rows(&decision);
     let name = decision.name();
@@ -156,10 +167,13 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
         control.set_sealed(false);
         return Ok(Chosen { transport: control, rows });
     }
-    let Neighbourhood { mut paths, doorbell } =
+    let Neighbourhood { mut paths, mut doorbell } =
         near.unwrap_or_else(|| Neighbourhood { paths: Vec::new(), doorbell: Box::new(Silent) });
-    if let (true, Some(network)) = (decision.uses_verbs(), options.network) {
-        paths.extend(network.connect(&control, &decision.verbs_peers(control.rank()))?);
+    if let (true, Some(network)) = (decision.uses_network(), options.network) {
+        paths.extend(network.connect(&control, &decision.network_peers(control.rank()))?);
+        if decision.need.network_inside {
+            doorbell = network.doorbell().unwrap_or(doorbell);
+        }
     }
     control.set_sealed(false);
     let transport =
@@ -171,14 +185,24 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
 struct Need {
     wanted: Wanted,
     shm: bool,
-    verbs_inside: bool,
+    /// The network also joins ranks of one node.
+    network_inside: bool,
 }
 
 impl Need {
     fn of(wanted: Wanted, topology: &Topology) -> Self {
-        let verbs_inside = wanted == Wanted::Verbs && num_nodes(topology) == 1;
-        Self { wanted, shm: !verbs_inside, verbs_inside }
+        let network_inside = match wanted {
+            Wanted::Ucx => true,
+            Wanted::Verbs => num_nodes(topology) == 1,
+            Wanted::Auto | Wanted::Shm | Wanted::Tcp => false,
+        };
+        Self { wanted, shm: !network_inside, network_inside }
     }
+}
+
+/// What the network of [`ChooseOptions`] is called.
+fn network_name(wanted: Wanted) -> &'static str {
+    if wanted == Wanted::Ucx { "ucx" } else { "verbs" }
 }
 
 /// Nodes that have ranks.
@@ -236,13 +260,13 @@ struct Decision<'a> {
     need: Need,
     /// Whether each node's ranks share memory.
     nodes: Vec<Verdict>,
-    /// Whether every rank has verbs.
-    verbs: Verdict,
+    /// Whether every rank has the network.
+    network: Verdict,
 }
 
 impl Decision<'_> {
-    fn uses_verbs(&self) -> bool {
-        self.verbs.is_ok() && (num_nodes(self.topology) > 1 || self.need.verbs_inside)
+    fn uses_network(&self) -> bool {
+        self.network.is_ok() && (num_nodes(self.topology) > 1 || self.need.network_inside)
     }
 
     /// What carries the payload of the whole job: ranks of a node that has no neighbour may see
@@ -251,9 +275,10 @@ impl Decision<'_> {
         let shares = |node: usize| self.topology.node_size(node) > 1 && self.need.shm;
         let nodes = || self.nodes.iter().enumerate().filter(|(node, _)| shares(*node));
         let shm = nodes().any(|(_, verdict)| verdict.is_ok());
-        let across = num_nodes(self.topology) > 1 && !self.uses_verbs();
+        let across = num_nodes(self.topology) > 1 && !self.uses_network();
         let tcp = across || nodes().any(|(_, verdict)| verdict.is_err());
-        let all = [(shm, "shm"), (self.uses_verbs(), "verbs"), (tcp, "tcp")];
+        let all =
+            [(shm, "shm"), (self.uses_network(), network_name(self.need.wanted)), (tcp, "tcp")];
         name_of(all.into_iter().filter(|(is_there, _)| *is_there).map(|(_, name)| name))
     }
 
@@ -264,9 +289,9 @@ impl Decision<'_> {
         largest.filter(|&ranks| ranks > 1).map_or(usize::MAX, shm::in_place_bytes)
     }
 
-    fn verbs_peers(&self, rank: Rank) -> Vec<Rank> {
+    fn network_peers(&self, rank: Rank) -> Vec<Rank> {
         let is_other = |peer: &Rank| self.topology.node_of(*peer) != self.topology.node_of(rank);
-        let inside = |peer: &Rank| self.need.verbs_inside && *peer != rank;
+        let inside = |peer: &Rank| self.need.network_inside && *peer != rank;
         self.topology.ranks().filter(|peer| is_other(peer) || inside(peer)).collect()
     }
 
@@ -288,8 +313,8 @@ impl Decision<'_> {
                     other.unwrap_or(Rank(0))
                 ))
             }
-            Wanted::Verbs if self.verbs.is_err() => {
-                refuse(self.verbs.clone().err().unwrap_or_default())
+            Wanted::Verbs | Wanted::Ucx if self.network.is_err() => {
+                refuse(self.network.clone().err().unwrap_or_default())
             }
             Wanted::Shm | Wanted::Verbs if shm.is_err() => refuse(shm.err().unwrap_or_default()),
             _ => Ok(()),

@@ -11,8 +11,9 @@ mod device;
 
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport as _;
-use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, Network, Wanted, choose};
 use headlong_comm::{BetweenDevices, CommError, CommOptions, Communicator, Rank, launcher_env};
+use headlong_ucx::UcxNetwork;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "rank [--steps N] [--elements N] [--step-ms T] [--before-join-ms T] \
                      [--before-choice-ms T] [--before-close-ms T] [--rendezvous-ms T] \
                      [--operation-ms T] [--heartbeat-ms T] [--silence-ms T] [--config BYTE] \
-                     [--fail-at STEP] [--no-goodbye] [--transport auto|shm|tcp] \
+                     [--fail-at STEP] [--no-goodbye] [--transport auto|shm|ucx|tcp] \
                      [--ranks-per-node N] [--device ORDINAL] [--nccl] \
                      [--encrypt-data] [--while-there FILE]";
 
@@ -158,7 +159,9 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     let topology = control.topology().clone();
     say(rank, &format!("joined {} ranks on {} nodes", topology.num_ranks(), topology.num_nodes()));
     sleep(settings.before_choice);
-    let chosen = choose(control, &ChooseOptions { wanted: settings.wanted, network: None })?;
+    let ucx = (settings.wanted == Wanted::Ucx).then(|| UcxNetwork::of_machine(&control));
+    let network = ucx.as_ref().map(|ucx| ucx as &dyn Network);
+    let chosen = choose(control, &ChooseOptions { wanted: settings.wanted, network })?;
     if rank == Rank(0) {
         chosen.table().lines().for_each(|line| say(rank, line));
     }

@@ -8,6 +8,7 @@ use headlong_comm::transport::Transport;
 use headlong_comm::transport::choose::{ChooseOptions, Network, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, Rank};
+use headlong_ucx::UcxNetwork;
 use headlong_verbs::fake::{Fabric, NetworkModel};
 use headlong_verbs::{VerbsNetwork, VerbsSettings};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
@@ -116,6 +117,8 @@ pub enum Way {
     Verbs,
     /// Two ranks to a node: memory inside, such NICs between nodes.
     Nodes,
+    /// UCX, by whatever it finds here.
+    Ucx,
     /// As [`Way::Tcp`], encrypted.
     Sealed,
     /// As [`Way::Mixed`], encrypted between nodes.
@@ -129,14 +132,23 @@ impl Way {
             Way::Shm => Wanted::Shm,
             Way::Mixed | Way::SealedMixed => Wanted::Auto,
             Way::Verbs | Way::Nodes => Wanted::Verbs,
+            Way::Ucx => Wanted::Ucx,
         }
     }
 
     pub fn ranks_per_node(self) -> usize {
         match self {
-            Way::Tcp | Way::Sealed | Way::Shm => 0,
+            Way::Tcp | Way::Sealed | Way::Shm | Way::Ucx => 0,
             Way::Verbs => 1,
             Way::Mixed | Way::SealedMixed | Way::Nodes => 2,
+        }
+    }
+
+    /// Why this machine does not have it.
+    pub fn is_missing(self) -> Option<String> {
+        match self {
+            Way::Ucx => headlong_ucx::version().err(),
+            _ => None,
         }
     }
 
@@ -147,6 +159,7 @@ impl Way {
             Way::Shm => "shm",
             Way::Mixed | Way::SealedMixed => "shm+tcp",
             Way::Verbs => "verbs",
+            Way::Ucx => "ucx",
             Way::Nodes => "shm+verbs",
         }
     }
@@ -156,6 +169,7 @@ impl Way {
         match self {
             Way::Tcp => &["--transport", "tcp"],
             Way::Shm => &["--transport", "shm"],
+            Way::Ucx => &["--transport", "ucx"],
             Way::Mixed => &["--transport", "auto", "--ranks-per-node", "2"],
             Way::Sealed => &["--transport", "tcp", "--encrypt-data"],
             Way::SealedMixed => &["--transport", "auto", "--ranks-per-node", "2", "--encrypt-data"],
@@ -185,8 +199,11 @@ impl Way {
             };
             let nics =
                 VerbsNetwork::new(VerbsSettings::default(), fabric.provider(node), local_index);
-            let has_nics = matches!(self, Way::Verbs | Way::Nodes);
-            let network = has_nics.then_some(&nics as &dyn Network);
+            let ucx = (self == Way::Ucx).then(|| UcxNetwork::of_machine(&control));
+            let network = match self {
+                Way::Verbs | Way::Nodes => Some(&nics as &dyn Network),
+                _ => ucx.as_ref().map(|ucx| ucx as &dyn Network),
+            };
             choose(control, &ChooseOptions { wanted: self.wanted(), network })
         };
         std::thread::scope(|scope| {
@@ -219,13 +236,18 @@ macro_rules! over_every_way {
         over_every_way!(@ tcp, Tcp, $($name),*);
         over_every_way!(@ shm, Shm, $($name),*);
         over_every_way!(@ mixed, Mixed, $($name),*);
+        over_every_way!(@ ucx, Ucx, $($name),*);
     };
     (@ $module:ident, $way:ident, $($name:ident),*) => {
         mod $module {
             $(
                 #[test]
                 fn $name() {
-                    super::$name(crate::tcp_support::Way::$way);
+                    let way = crate::tcp_support::Way::$way;
+                    match way.is_missing() {
+                        Some(reason) => println!("skipped, because {reason}"),
+                        None => super::$name(way),
+                    }
                 }
             )*
         }

@@ -1,5 +1,5 @@
 //! What peers and launchers say: frames while a job comes together, words on control connections,
-//! heads of messages, endpoints of NICs, variables. All in memory.
+//! heads of messages, endpoints of NICs and of UCX, variables. All in memory.
 
 use super::{Files, Outcome, Subject, as_it_is, damage_text, one, texts};
 use crate::entries::{control_stream, rendezvous_frame};
@@ -8,6 +8,7 @@ use crate::random::Random;
 use headlong_comm::launcher_env::{self, Environment, Place};
 use headlong_comm::transport::choose::word_again;
 use headlong_comm::transport::head::Head;
+use headlong_ucx::introduction_again;
 use headlong_verbs::{header_again, info_again};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -57,12 +58,12 @@ pub const CONTROL: Subject = Subject {
     },
 };
 
-/// Heads of messages, strip headers and endpoints of verbs, and what ranks say of themselves; the
-/// first byte says which.
+/// Heads of messages, strip headers and endpoints of verbs, introductions of UCX, and what ranks
+/// say of themselves; the first byte says which.
 pub const HEADS: Subject = Subject {
     name: "heads",
     bound_mib: 16,
-    good: |_| seeds!("heads/head", "heads/strip", "heads/info", "heads/word"),
+    good: |_| seeds!("heads/head", "heads/strip", "heads/info", "heads/word", "heads/introduction"),
     damage: damage_frame,
     seal: as_it_is,
     on_disk: false,
@@ -98,7 +99,7 @@ fn read_head(_: &Path, files: &Files) -> Outcome {
     let Some((&choice, bytes)) = files[0].1.split_first() else {
         return Err("nothing".to_owned());
     };
-    let again: fn(&[u8]) -> Result<Vec<u8>, String> = match choice & 3 {
+    let again: fn(&[u8]) -> Result<Vec<u8>, String> = match choice & 7 {
         0 => {
             let magic = *b"hlg1";
             let head = bytes.first_chunk().and_then(|bytes| Head::from_bytes(bytes, magic));
@@ -109,6 +110,7 @@ fn read_head(_: &Path, files: &Files) -> Outcome {
         }
         1 => |bytes| header_again(bytes).ok_or_else(|| "no strip header".to_owned()),
         2 => info_again,
+        4 => introduction_again,
         _ => word_again,
     };
     let bytes = again(bytes)?;

@@ -4,7 +4,7 @@ use crate::commands::files::CommandFiles;
 use crate::commands::launch::{launch_of_several, with_device};
 use crate::commands::train::resume::find_checkpoint;
 use crate::commands::train_arguments::{TrainArguments, of_training};
-use crate::config::{Config, Ids, RunConfig, TransportChoice};
+use crate::config::{Config, Ids, RunConfig};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::local_topology;
 use crate::plan::placement::{check_merging, source_of_costs};
@@ -245,8 +245,7 @@ fn machine(config: &Config) -> Result<(Machine, String)> {
 /// Whether ranks are processes: over these transports nothing else can be meant.
 fn in_processes(config: &Config) -> bool {
     let transport = config.run.transport;
-    config.run.ranks > 1
-        && matches!(transport, TransportChoice::Tcp | TransportChoice::Shm | TransportChoice::Verbs)
+    config.run.ranks > 1 && transport.joins_processes()
 }
 
 /// Why the rows are not split among the ranks, where there are ranks.

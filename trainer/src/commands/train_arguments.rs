@@ -249,7 +249,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "auto|serial|overlapped|captured", help_heading = "Machine")]
     pub schedule: Option<ScheduleChoice>,
     /// How bytes travel between ranks
-    #[arg(long, value_name = "auto|local|shm|tcp|nccl|verbs", help_heading = "Machine")]
+    #[arg(long, value_name = "auto|local|shm|tcp|nccl|verbs|ucx", help_heading = "Machine")]
     pub transport: Option<TransportChoice>,
 
     /// Processes on several machines may do without a secret: anyone who can reach rank 0 can join

@@ -480,8 +480,8 @@ pub fn refuse_unsupported(config: &Config) -> Result<()> {
     refuse(
         run.transport == TransportChoice::Nccl && run.device != DeviceChoice::Cuda,
         format!("run.transport = {}", quoted(&run.transport)),
-        "NCCL between CUDA devices alone (run.device = \"cuda\"); \"auto\", \"shm\", \"verbs\" and \
-         \"tcp\" between processes",
+        "NCCL between CUDA devices alone (run.device = \"cuda\"); \"auto\", \"shm\", \"verbs\", \
+         \"ucx\" and \"tcp\" between processes",
     )?;
     refuse(
         config.data.cache == CacheData::Device && run.device != DeviceChoice::Cuda,

@@ -21,9 +21,10 @@ use headlong_comm::launcher_env::{Launch, Place};
 use headlong_comm::rendezvous::whole::{Part, Whole};
 use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
 use headlong_comm::transport::Transport as _;
-use headlong_comm::transport::choose::{ChooseOptions, Chosen, Wanted, choose};
+use headlong_comm::transport::choose::{ChooseOptions, Chosen, Network, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, CommOptions, Communicator, Rank, Topology, launcher_env};
+use headlong_ucx::UcxNetwork;
 use headlong_verbs::{VerbsNetwork, VerbsRails};
 use std::sync::Arc;
 
@@ -74,7 +75,7 @@ pub fn as_launched(config: &Config, launch: &Launch) -> Result<Config> {
         return Err(Error::contradiction(
             "run.transport = \"local\"",
             processes(),
-            "processes reach each other by \"auto\", \"shm\", \"verbs\" or \"tcp\"",
+            "processes reach each other by \"auto\", \"shm\", \"verbs\", \"ucx\" or \"tcp\"",
         ));
     }
     Ok(config)
@@ -179,11 +180,7 @@ impl Job {
 
     pub fn single_process(config: &Config) -> Result<Self> {
         let transport = config.run.transport;
-        let joins_processes = matches!(
-            transport,
-            TransportChoice::Tcp | TransportChoice::Shm | TransportChoice::Verbs
-        );
-        if joins_processes && config.run.ranks > 1 {
+        if transport.joins_processes() && config.run.ranks > 1 {
             let reason = format!(
                 "\"{}\" joins processes: start them with `headlong launch -n N -- train ...` or \
                  another launcher",
@@ -324,9 +321,12 @@ fn tell(communicator: &Communicator, error: &Error) {
     communicator.abort(CommError::Aborted { culprit: communicator.rank(), reason });
 }
 
-/// What carries between ranks that have come together.
+/// What carries between ranks that have come together: with `nics`, unless UCX is wanted.
 fn chosen(control: Arc<TcpTransport>, config: &Config, nics: &VerbsNetwork) -> Result<Chosen> {
-    let options = ChooseOptions { wanted: wanted(config.run.transport), network: Some(nics) };
+    let wanted = wanted(config.run.transport);
+    let ucx = (wanted == Wanted::Ucx).then(|| UcxNetwork::of_machine(&control));
+    let network = ucx.as_ref().map_or(nics as &dyn Network, |ucx| ucx);
+    let options = ChooseOptions { wanted, network: Some(network) };
     choose(control, &options).map_err(Error::communication("the ranks have no common way"))
 }
 
@@ -363,6 +363,7 @@ fn wanted(transport: TransportChoice) -> Wanted {
     match transport {
         TransportChoice::Shm => Wanted::Shm,
         TransportChoice::Verbs => Wanted::Verbs,
+        TransportChoice::Ucx => Wanted::Ucx,
         TransportChoice::Tcp => Wanted::Tcp,
         TransportChoice::Auto | TransportChoice::Local | TransportChoice::Nccl => Wanted::Auto,
     }
@@ -383,6 +384,7 @@ fn carried_by(name: &str) -> TransportChoice {
         "shm" => TransportChoice::Shm,
         name if name.contains("tcp") => TransportChoice::Tcp,
         name if name.contains("verbs") => TransportChoice::Verbs,
+        "ucx" => TransportChoice::Ucx,
         _ => TransportChoice::Tcp,
     }
 }

@@ -25,13 +25,24 @@ pub const CRATES: &[Crate] = &[
     Crate { package: "headlong-reader", may_use: &["headlong-device"] },
     Crate { package: "headlong-embedding", may_use: &["headlong-device"] },
     Crate { package: "headlong-mlp", may_use: &["headlong-device"] },
-    // Only its tests import `headlong-verbs`, for a fabric of NICs: Cargo refuses a circle of
-    // libraries.
+    // Only its tests import `headlong-verbs`, for a fabric of NICs, and `headlong-ucx`: Cargo
+    // refuses a circle of libraries.
     Crate {
         package: "headlong-comm",
-        may_use: &["headlong-device", "nccl-rs", "headlong-verbs", "headlong-models"],
+        may_use: &[
+            "headlong-device",
+            "nccl-rs",
+            "headlong-verbs",
+            "headlong-ucx",
+            "headlong-models",
+        ],
     },
-    Crate { package: "headlong-verbs", may_use: &["headlong-device", "headlong-comm"] },
+    // Its tests of whole jobs are those of `headlong-comm`, which also know UCX.
+    Crate {
+        package: "headlong-verbs",
+        may_use: &["headlong-device", "headlong-comm", "headlong-ucx"],
+    },
+    Crate { package: "headlong-ucx", may_use: &["headlong-comm"] },
     Crate { package: "nccl-rs", may_use: &[] },
     Crate { package: "headlong-planner", may_use: &["headlong-device", "headlong-embedding"] },
     Crate { package: "headlong-metrics", may_use: &["headlong-device", "headlong-reader"] },
@@ -44,6 +55,7 @@ pub const CRATES: &[Crate] = &[
             "headlong-mlp",
             "headlong-comm",
             "headlong-verbs",
+            "headlong-ucx",
             "headlong-metrics",
             "headlong-planner",
         ],
@@ -67,6 +79,7 @@ pub const CRATES: &[Crate] = &[
             "headlong-embedding",
             "headlong-comm",
             "headlong-verbs",
+            "headlong-ucx",
             "headlong",
         ],
     },
@@ -130,6 +143,7 @@ const UNSAFE_FILES: &[Exception] = &[
     only("comm/verbs/tests/rxe/linked.rs", "memory that the crate `ibverbs` borrows"),
     only("comm/nccl-rs/**", "a foreign library's functions"),
     only("comm/verbs/src/**", "a foreign library's functions, and memory that NICs write"),
+    only("comm/ucx/src/**", "a foreign library's functions, and memory that they write"),
     only("comm/src/device/**", "foreign calls: collectives between devices"),
     only("models/src/sync.rs", "memory whose users loom watches"),
     only("mutation/src/allocator.rs", "an allocator that knows the peak, over the system's"),

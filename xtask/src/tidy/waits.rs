@@ -23,7 +23,7 @@ use super::{Exceptions, Violation};
 use quote::ToTokens as _;
 
 /// Where the rule holds.
-const FOLDERS: [&str; 3] = ["comm/src/", "comm/nccl-rs/src/", "comm/verbs/src/"];
+const FOLDERS: [&str; 4] = ["comm/src/", "comm/nccl-rs/src/", "comm/ucx/src/", "comm/verbs/src/"];
 /// Calls that wait without a time, by their number of arguments.
 const ENDLESS: &[(&str, usize)] = &[
     ("wait", 0),

@@ -1,6 +1,6 @@
 //! What rank 0 prints of the choice.
 
-use super::{Decision, Wanted, num_nodes};
+use super::{Decision, Wanted, network_name, num_nodes};
 use crate::topology::{Rank, Topology};
 
 /// What serves one rank.
@@ -33,13 +33,14 @@ pub(super) fn all_by_tcp(topology: &Topology, wanted: Wanted) -> Vec<Row> {
 }
 
 pub(super) fn rows(decision: &Decision) -> Vec<Row> {
-    let Decision { topology, need, nodes, verbs } = decision;
-    let across = match verbs {
-        Ok(()) => "verbs".to_owned(),
-        Err(reason) => format!("tcp (no verbs: {reason})"),
+    let Decision { topology, need, nodes, network } = decision;
+    let name = network_name(need.wanted);
+    let across = match network {
+        Ok(()) => name.to_owned(),
+        Err(reason) => format!("tcp (no {name}: {reason})"),
     };
     let inside = |rank| match &nodes[topology.node_of(rank)] {
-        _ if need.verbs_inside => "verbs".to_owned(),
+        _ if need.network_inside => name.to_owned(),
         Ok(()) => "shm".to_owned(),
         Err(reason) => format!("tcp (no shared memory: {reason})"),
     };
@@ -73,10 +74,10 @@ mod tests {
     use super::super::{Need, Verdict};
     use super::*;
 
-    fn table(node_of: &[usize], wanted: Wanted, nodes: &[Verdict], verbs: Verdict) -> String {
+    fn table(node_of: &[usize], wanted: Wanted, nodes: &[Verdict], network: Verdict) -> String {
         let topology = Topology::from_node_of(node_of.to_vec());
         let need = Need::of(wanted, &topology);
-        render(&rows(&Decision { topology: &topology, need, nodes: nodes.to_vec(), verbs }))
+        render(&rows(&Decision { topology: &topology, need, nodes: nodes.to_vec(), network }))
     }
 
     #[test]
@@ -103,21 +104,28 @@ mod tests {
             table(&[0, 0], Wanted::Verbs, &[Ok(())], Ok(())),
             "ranks 0 to 1: inside the node by verbs"
         );
+        assert_eq!(
+            table(&[0, 0, 1], Wanted::Ucx, &[Ok(()), Ok(())], Ok(())),
+            "ranks 0 to 1: inside the node by ucx, between nodes by ucx\n\
+             rank 2: between nodes by ucx"
+        );
         assert_eq!(table(&[0], Wanted::Auto, &[Ok(())], Ok(())), "rank 0: alone");
     }
 
     /// A rank alone on its node has no shared memory; it must still count itself to a job that has.
     #[test]
     fn all_ranks_call_the_transport_by_one_name() {
-        let name = |node_of: &[usize], wanted, nodes: &[Verdict], verbs: Verdict| {
+        let name = |node_of: &[usize], wanted, nodes: &[Verdict], network: Verdict| {
             let topology = Topology::from_node_of(node_of.to_vec());
             let need = Need::of(wanted, &topology);
-            Decision { topology: &topology, need, nodes: nodes.to_vec(), verbs }.name()
+            Decision { topology: &topology, need, nodes: nodes.to_vec(), network }.name()
         };
         let no = || Err("no".to_owned());
         assert_eq!(name(&[0, 0], Wanted::Auto, &[Ok(())], Ok(())), "shm");
         assert_eq!(name(&[0, 0], Wanted::Auto, &[no()], Ok(())), "tcp");
         assert_eq!(name(&[0, 0], Wanted::Verbs, &[Ok(())], Ok(())), "verbs");
+        assert_eq!(name(&[0, 0], Wanted::Ucx, &[Ok(())], Ok(())), "ucx");
+        assert_eq!(name(&[0, 0, 1], Wanted::Ucx, &[Ok(()), Ok(())], Ok(())), "ucx");
         assert_eq!(name(&[0, 0, 1], Wanted::Auto, &[Ok(()), Ok(())], no()), "shm+tcp");
         assert_eq!(name(&[0, 0, 1], Wanted::Auto, &[Ok(()), Ok(())], Ok(())), "shm+verbs");
         assert_eq!(name(&[0, 0, 1], Wanted::Auto, &[no(), Ok(())], Ok(())), "verbs+tcp");
@@ -127,10 +135,10 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_by_name_is_never_replaced() {
-        let check = |node_of: &[usize], wanted, nodes: &[Verdict], verbs: Verdict| {
+        let check = |node_of: &[usize], wanted, nodes: &[Verdict], network: Verdict| {
             let topology = Topology::from_node_of(node_of.to_vec());
             let need = Need::of(wanted, &topology);
-            let decision = Decision { topology: &topology, need, nodes: nodes.to_vec(), verbs };
+            let decision = Decision { topology: &topology, need, nodes: nodes.to_vec(), network };
             decision.check_wanted().map_err(|error| error.to_string())
         };
         let no = |reason: &str| Err(reason.to_owned());
@@ -143,6 +151,8 @@ mod tests {
         assert_eq!(found, Err("transport verbs: rank 1: no libibverbs.so.1".into()));
         let found = check(&[0, 0, 1], Wanted::Verbs, &[no("rank 1: no memfd"), Ok(())], Ok(()));
         assert_eq!(found, Err("transport verbs: rank 1: no memfd".into()));
+        let found = check(&[0, 0], Wanted::Ucx, &[Ok(())], no("rank 1: no libucp.so.0"));
+        assert_eq!(found, Err("transport ucx: rank 1: no libucp.so.0".into()));
         assert_eq!(check(&[0, 0, 1], Wanted::Auto, &[no("a"), no("b")], no("c")), Ok(()));
     }
 }

@@ -77,16 +77,18 @@ impl PathTransport {
 
 /// One name for all paths: theirs, or what they are together.
 pub fn name_of<'a>(names: impl Iterator<Item = &'a str>) -> &'static str {
-    let (mut shm, mut verbs, mut tcp, mut other) = (false, false, false, false);
+    let (mut shm, mut verbs, mut ucx, mut tcp, mut other) = (false, false, false, false, false);
     for name in names {
         match name {
             "shm" => shm = true,
             "verbs" => verbs = true,
+            "ucx" => ucx = true,
             "tcp" => tcp = true,
             _ => other = true,
         }
     }
-    match (shm, verbs, tcp, other) {
+    match (shm, verbs, tcp, other || ucx) {
+        (false, false, false, true) if !other => "ucx",
         (true, false, false, false) => "shm",
         (false, true, false, false) => "verbs",
         (false, false, true, false) => "tcp",

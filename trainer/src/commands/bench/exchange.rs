@@ -39,8 +39,8 @@ pub struct ExchangeArguments {
     /// The run, as for `train`: configuration, data, ranks
     #[command(flatten)]
     pub train: TrainArguments,
-    /// What to compare, one after the other: local (threads), shm, tcp, verbs (processes, which
-    /// this command starts)
+    /// What to compare, one after the other: local (threads), shm, tcp, verbs, ucx (processes,
+    /// which this command starts)
     #[arg(
         long,
         value_name = "LIST",

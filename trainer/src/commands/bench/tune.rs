@@ -29,8 +29,8 @@ pub struct TuneArguments {
     /// Whose memory is exchanged: cpu, or that of CUDA devices (cuda), one a rank
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
-    /// What to measure: local (threads), shm, tcp, verbs (processes: those of a launcher, or some
-    /// that this command starts), or between devices peer and nccl (devices of one process).
+    /// What to measure: local (threads), shm, tcp, verbs, ucx (processes: those of a launcher, or
+    /// some that this command starts), or between devices peer and nccl (devices of one process).
     /// Default: local; with --device cuda peer and nccl
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub backend: Vec<Backend>,
@@ -125,7 +125,7 @@ impl TuneArguments {
         if let Some(backend) = backends.iter().find(other) {
             let [device, others] = match on_devices {
                 Some(true) => ["cuda", "peer and nccl"],
-                _ => ["cpu", "local, shm, tcp and verbs"],
+                _ => ["cpu", "local, shm, tcp, verbs and ucx"],
             };
             let name = backend.name();
             return Err(Error::Usage(format!(

@@ -1,5 +1,5 @@
-//! NICs with RDMA: the library, ports, addresses, memory that may be locked, and the way into a
-//! GPU's memory.
+//! UCX, and NICs with RDMA: the library, ports, addresses, memory that may be locked, and the way
+//! into a GPU's memory.
 
 use super::system::{System, find_library};
 use super::{Finding, topology};
@@ -8,7 +8,7 @@ const NICS: &str = "sys/class/infiniband";
 
 pub(super) fn findings(system: &System) -> Vec<Finding> {
     let nics = system.names(NICS);
-    let mut findings = vec![library(system, &nics)];
+    let mut findings = vec![library(system, &nics), ucx(system)];
     if nics.is_empty() {
         return findings;
     }
@@ -17,6 +17,15 @@ pub(super) fn findings(system: &System) -> Vec<Finding> {
     findings.push(locked_memory(system));
     findings.extend(gpu_direct(system));
     findings
+}
+
+/// Never a fault: only what is asked for by name uses it.
+fn ucx(system: &System) -> Finding {
+    let use_of_it = "run.transport = \"ucx\"";
+    match &system.ucx {
+        Ok(version) => Finding::ok("UCX", format!("{version}, for {use_of_it}")),
+        Err(reason) => Finding::ok("UCX", format!("none, but only {use_of_it} needs it: {reason}")),
+    }
 }
 
 fn library(system: &System, nics: &[String]) -> Finding {

@@ -12,6 +12,8 @@ pub(super) struct System {
     pub environment: Environment,
     /// Version, file and abilities of NCCL; or where it was looked for.
     pub nccl: Result<String, String>,
+    /// Version of UCX; or why there is none.
+    pub ucx: Result<String, String>,
     /// What `nvidia-smi` says of the GPUs, a line for each, in the order of
     /// [`SMI_FIELDS`].
     pub smi: Option<String>,
@@ -37,6 +39,7 @@ impl System {
                     nccl.capabilities
                 )
             }),
+            ucx: headlong_ucx::version(),
             smi: ask_smi(),
             memfd: try_memfd(),
         }
@@ -49,6 +52,7 @@ impl System {
             root: root.into(),
             environment: Environment::new(),
             nccl: Err("libnccl.so.2 was not found".into()),
+            ucx: Err("libucp.so.0 was not found".into()),
             smi: None,
             memfd: Ok(()),
         }

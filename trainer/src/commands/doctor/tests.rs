@@ -243,6 +243,21 @@ fn host_cases() -> Vec<Case> {
 }
 
 #[test]
+fn ucx_is_named_with_its_version_or_with_what_lacks_and_is_no_fault() {
+    let mut system = Tree::new().system();
+    let found = |system: &System| {
+        let findings = rdma::findings(system);
+        let finding = findings.into_iter().find(|one| one.name == "UCX").expect("a line of UCX");
+        assert_eq!(finding.status, Status::Ok);
+        finding.found
+    };
+    let none = "none, but only run.transport = \"ucx\" needs it: libucp.so.0 was not found";
+    assert_eq!(found(&system), none);
+    system.ucx = Ok("1.13.1".into());
+    assert_eq!(found(&system), "1.13.1, for run.transport = \"ucx\"");
+}
+
+#[test]
 fn a_machine_without_faults_hears_none() {
     let tree = Tree::new().nic("Ethernet\n").bus(SWITCH, SWITCH);
     let tree = tree

@@ -22,9 +22,9 @@ use std::time::Duration;
 /// Arguments of the collectives' benches.
 #[derive(Debug, Clone, Args)]
 pub struct CollectiveArguments {
-    /// What to compare, one after the other: local (threads), shm, tcp, verbs (processes, which
-    /// this command starts), nccl, peer (CUDA devices); what is not there is skipped with the
-    /// reason
+    /// What to compare, one after the other: local (threads), shm, tcp, verbs, ucx (processes,
+    /// which this command starts), nccl, peer (CUDA devices); what is not there is skipped with
+    /// the reason
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "local")]
     pub backend: Vec<Backend>,
     /// Ranks

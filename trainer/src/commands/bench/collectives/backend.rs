@@ -18,6 +18,8 @@ pub enum Backend {
     Tcp,
     /// Processes over InfiniBand or RoCE.
     Verbs,
+    /// Processes over UCX, by whatever it finds.
+    Ucx,
     /// CUDA devices, over NCCL.
     Nccl,
     /// CUDA devices of one process, by their own memory.
@@ -40,6 +42,7 @@ impl Backend {
             Backend::Shm => "shm",
             Backend::Tcp => "tcp",
             Backend::Verbs => "verbs",
+            Backend::Ucx => "ucx",
             Backend::Nccl => "nccl",
             Backend::Peer => "peer",
         }
@@ -56,6 +59,7 @@ impl Backend {
             Backend::Shm => RankIs::Process(Wanted::Shm),
             Backend::Tcp => RankIs::Process(Wanted::Tcp),
             Backend::Verbs => RankIs::Process(Wanted::Verbs),
+            Backend::Ucx => RankIs::Process(Wanted::Ucx),
             Backend::Nccl => RankIs::Device(BetweenDevices::Nccl),
             Backend::Peer => RankIs::Device(BetweenDevices::Auto),
         }

@@ -21,6 +21,7 @@ fn colour(backend: Backend) -> &'static str {
         Backend::Shm => "#009e73",
         Backend::Tcp => "#d55e00",
         Backend::Verbs => "#cc79a7",
+        Backend::Ucx => "#000000",
         Backend::Nccl => "#e69f00",
         Backend::Peer => "#56b4e9",
     }

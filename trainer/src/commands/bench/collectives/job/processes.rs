@@ -13,6 +13,7 @@ use headlong_comm::rendezvous::{self, JoinOptions};
 use headlong_comm::transport::choose::{ChooseOptions, Network, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, Communicator, Rank};
+use headlong_ucx::UcxNetwork;
 use headlong_verbs::VerbsNetwork;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -103,7 +104,9 @@ fn choose_way(
 ) -> Result<std::result::Result<Communicator, CommError>> {
     let nics = (wanted == Wanted::Verbs).then(|| arguments.nics()).transpose()?;
     let nics = nics.map(|nics| VerbsNetwork::of_machine(&control, nics));
-    let network = nics.as_ref().map(|nics| nics as &dyn Network);
+    let ucx = (wanted == Wanted::Ucx).then(|| UcxNetwork::of_machine(&control));
+    let nics = nics.as_ref().map(|nics| nics as &dyn Network);
+    let network = nics.or(ucx.as_ref().map(|ucx| ucx as &dyn Network));
     let chosen = choose(control, &ChooseOptions { wanted, network });
     Ok(chosen.map(|chosen| Communicator::new(chosen.transport, arguments.options(backend))))
 }
