@@ -25,10 +25,10 @@ pub mod whole;
 use crate::error::{CommError, Result};
 use crate::launcher_env::{Launch, Remark};
 use crate::topology::{Rank, Topology};
-use crate::transport::tcp::control::{ControlThread, Doors};
+use crate::transport::tcp::control::{ControlThread, Ports};
 use crate::transport::tcp::control_frame::{FrameReader, Outbox, PeerAddress};
 use crate::transport::tcp::health::{Health, Link};
-use crate::transport::tcp::mesh::{Arrived, Door, Mesh};
+use crate::transport::tcp::mesh::{Arrived, DataPort, Mesh};
 use crate::transport::tcp::{Parts, TcpTransport};
 use channel::Channel;
 pub use deadlines::{Deadlines, Notice};
@@ -178,11 +178,12 @@ fn connect(
     let (rank, deadlines) = (options.launch.rank, options.deadlines);
     let health = Arc::new(Health::new(rank, peers.len(), links, deadlines.heartbeat)?);
     let mesh = Arc::new(mesh(options, keys, Arc::clone(&health), (epoch, peers, rank_0)));
-    let doors = Doors { late: listener, data: Some(Door::new(Arc::clone(&mesh), data_listener)?) };
+    let ports =
+        Ports { late: listener, data: Some(DataPort::new(Arc::clone(&mesh), data_listener)?) };
     // Only rank 0 has something to say while the job runs.
     let notice =
         options.notice.clone().filter(|_| rank == Rank(0)).map(without_waiting).transpose()?;
-    let thread = ControlThread::new(health, deadlines, readers, doors, notice);
+    let thread = ControlThread::new(health, deadlines, readers, ports, notice);
     let control = std::thread::Builder::new()
         .name("comm-control".into())
         .spawn(|| thread.run())

@@ -193,7 +193,10 @@ fn contradictory_flags_are_refused_naming_both() {
             &["--set", "sum_blocks=2", "--set", "train.sum_blocks=4"],
             &["--set train.sum_blocks=2", "=4"],
         ),
-        (&["--batch-size", "512", "--set", "sum_blocks=256"], &["train.sum_blocks", "128 a rank"]),
+        (
+            &["--batch-size", "4096", "--set", "sum_blocks=2048"],
+            &["train.sum_blocks = 2048", "1024 at most"],
+        ),
         (&["--save-every", "10"], &["--save-every", "--checkpoint-dir"]),
         (&["--keep", "3"], &["--keep", "--checkpoint-dir"]),
         (&["--batch-size", "1e30"], &["expected a whole number, 1 to 1073741824"]),

@@ -3,13 +3,14 @@
 
 use super::group::{Group, MANY};
 use crate::communicator::{Call, Communicator};
-use crate::element::Element;
+use crate::element::{Element, Held};
 use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
 use crate::options::AllReduce;
 use half::bf16;
 use headlong_device::bf16 as codec;
 use std::ops::Range;
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// Adds up one piece over ranks.
 type Reduce<'a, T> = dyn FnMut(&mut Call<'_>, Algorithm, &mut [T]) -> Result<()> + 'a;
@@ -61,6 +62,13 @@ impl Communicator {
             Ok(())
         };
         self.reduce_pieces::<bf16, f32>(data, chunk, &mut reduce, done)
+    }
+
+    /// `data` becomes the numbers that ranks hold, bit for bit. A rank that does not hold one has
+    /// zero bits in its place; those that do have the same.
+    pub fn put_together(&self, data: &mut [f32]) -> Result<()> {
+        let held = <[Held]>::mut_from_bytes(data.as_mut_bytes());
+        self.all_reduce(held.expect("both have four bytes"))
     }
 
     /// Adds up `data`, which travels as `W`, piece by piece by `reduce`.

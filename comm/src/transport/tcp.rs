@@ -2,7 +2,8 @@
 //!
 //! [`join`](crate::rendezvous::join) makes one: data connections to those ranks with which this one
 //! exchanges, made when it first does and used by the thread that computes and by no other, and a
-//! control channel around rank 0, served by a thread of its own. What happens when something goes wrong is in `docs/multi-node.md`.
+//! control channel around rank 0, served by a thread of its own. What happens when something goes
+//! wrong is in `docs/multi-node.md`.
 
 mod busy;
 pub(crate) mod control;

@@ -14,7 +14,6 @@ mod verdict;
 use clap::Args;
 pub use one_process::{does_the_work, launch_of_several, launched, with_device};
 
-use crate::config::ranges::range_of;
 use crate::config::seconds;
 use crate::error::{Error, Result};
 use crate::report::output::say;
@@ -61,7 +60,7 @@ pub struct LaunchArguments {
 }
 
 /// Processes that are started, at most.
-const MOST_RANKS: u64 = 1024;
+const MOST_RANKS: usize = 1024;
 
 /// How often children and signals are looked at.
 const LOOK: Duration = Duration::from_millis(10);
@@ -150,11 +149,9 @@ fn strip_name(command: &[OsString]) -> &[OsString] {
 }
 
 fn check(arguments: &LaunchArguments, command: &[OsString]) -> Result<()> {
-    let trains = command.first().is_some_and(|first| first == "train");
-    let most = range_of("run.ranks").filter(|_| trains).map_or(MOST_RANKS, |range| range.most);
-    if !(1..=most.min(MOST_RANKS)).contains(&(arguments.ranks as u64)) {
+    if !(1..=MOST_RANKS).contains(&arguments.ranks) {
         let found = arguments.ranks;
-        return Err(Error::Usage(format!("-n {found}: expected 1 to {most} ranks")));
+        return Err(Error::Usage(format!("-n {found}: expected 1 to {MOST_RANKS} ranks")));
     }
     match command.first() {
         None => Err(Error::Usage("which command? `headlong launch -n 4 -- train ...`".into())),

@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use clap::builder::RangedU64ValueParser;
 use headlong_embedding::hybrid::{MAX_OWNERS, MAX_TABLE_ROWS};
 use headlong_embedding::table::MAX_DIM;
-pub(super) use headlong_embedding::update::MAX_SUM_BLOCKS as BLOCKS_OF_RANK;
 use serde_json::Value;
 use std::str::FromStr;
 

@@ -1,6 +1,5 @@
 //! Refuses values that cannot work, before anything is read or allocated.
 
-use super::ranges::BLOCKS_OF_RANK;
 use super::{
     AllToAll, CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice,
     Interaction, Loss, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, Sharded, TableRows,
@@ -255,12 +254,6 @@ impl Config {
                 format!("run.ranks = {ranks}"),
                 "with several ranks, sum_blocks is the number of ranks times a power of two",
             ));
-        }
-        if blocks / ranks > BLOCKS_OF_RANK {
-            let message = format!(
-                "expected {BLOCKS_OF_RANK} a rank at most, found {blocks} on {ranks} ranks"
-            );
-            return Err(Error::config("train.sum_blocks", message));
         }
         if self.comm.deduplicate == DeduplicateChoice::Off && ranks > 1 && blocks != ranks {
             return Err(Error::contradiction(

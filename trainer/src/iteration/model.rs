@@ -48,6 +48,7 @@ pub(crate) use kept::kept_bytes;
 pub(crate) use on_device::Summed;
 use planned::Planned;
 pub(crate) use planned::{SlotBytes, dense_choice, slot_bytes};
+pub(crate) use sizes::SUM_PIECE;
 use sizes::{Exchanged, OVERFLOW_FLAG, Sizes, SlotIds};
 
 /// Parts of the model that can be switched off, to see what they are worth.
@@ -581,11 +582,7 @@ fn deduplicates_by_node(config: &Config, parts: &RankParts<'_>) -> bool {
     config.comm.deduplicate == DeduplicateChoice::Node && aligned.is_some()
 }
 
-/// Elements of one piece of a sum between processes.
-pub(crate) const SUM_PIECE: usize = 1 << 18;
-
-/// Elements of one piece of the all-reduce. Threads of one process read each other's memory: pieces
-/// would only add waits.
+/// Elements of a piece of a sum. Threads read each other's memory: pieces would only add waits.
 fn chunk_len(communicator: &Communicator) -> usize {
     match communicator.transport().name() {
         "local" => usize::MAX,

@@ -15,14 +15,12 @@ use crate::state::checkpoint::{
     ModelFingerprint, OptimizerFingerprint, Section, TableFingerprint, TensorId,
 };
 use crate::state::digest::{chunks, read_error};
-use headlong_comm::element::Held;
 use headlong_device::Mat;
 use headlong_device::pool::Pool;
 use headlong_embedding::TableSpec;
 use headlong_embedding::hybrid::copy_weights;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
-use zerocopy::{FromBytes as _, IntoBytes as _};
 
 impl Model {
     /// What a checkpoint records to know whether its weights belong to this model.
@@ -385,17 +383,11 @@ impl CheckpointSource for RankGroup {
             }
         }
         if remote {
-            gather_rows(self.first().model(), out)?;
+            // A row is zero bits where it does not lie, and the same bits where it does.
+            self.first().model().communicator.put_together(out)?;
         }
         Ok(())
     }
-}
-
-/// Puts together the rows that the ranks hold: a row is zero bits where it does not lie, and the
-/// same bits where it does.
-fn gather_rows(model: &Model, rows: &mut [f32]) -> Result<(), Cause> {
-    let rows = <[Held]>::mut_from_bytes(rows.as_mut_bytes()).expect("both have four bytes");
-    Ok(model.communicator.all_reduce(rows)?)
 }
 
 impl CheckpointSink for RankGroup {

@@ -57,8 +57,8 @@ impl NetworkPlan {
     /// A line.
     pub(super) fn to_text(self) -> String {
         format!(
-            "as processes over TCP: {} connections, {} descriptors and {} of a rank, {} descriptors \
-             and {} of rank 0; {} messages of a rank in a step",
+            "as processes over TCP: {} connections, {} descriptors and {} of a rank, {} \
+             descriptors and {} of rank 0; {} messages of a rank in a step",
             count(self.connections as u64),
             count(self.descriptors as u64),
             bytes(self.bytes as u64),

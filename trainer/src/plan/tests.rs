@@ -260,7 +260,8 @@ fn ranks_share_tables_and_batches() {
     // A process shares nothing with others.
     let processes = Facts { separate: true, ..facts(&rows, &here) };
     let processes = Plan::new(&config, &processes);
-    assert_eq!(processes.memory.other_bytes, alone.memory.other_bytes);
+    let network = processes.network.expect("there are several ranks").bytes_of_rank_0 as u64;
+    assert_eq!(processes.memory.other_bytes, alone.memory.other_bytes + Count::from(network));
     // Of ranks on two machines each has half of the job.
     let small = machine((processes.bytes_per_rank * 4_u64).get());
     let halves = Facts { ranks_here: Some(4), separate: true, ..facts(&rows, &small) };

@@ -71,7 +71,8 @@ impl Pair {
         unsafe {
             let Some(header) = slot.take() else { return false };
             assert_eq!((header.id, self.memory(number).get()), (id(number), number));
-            assert!(slot.bytes(&header).iter().all(|byte| *byte == 7));
+            let bytes = slot.bytes(&header);
+            assert!(bytes.len() == header.length() && bytes.iter().all(|byte| *byte == 7));
         }
         slot.release();
         true

@@ -7,7 +7,7 @@
 
 use super::control_frame::{Control, FrameReader};
 use super::health::Health;
-use super::mesh::Door;
+use super::mesh::DataPort;
 use crate::catch::catch;
 use crate::error::CommError;
 use crate::poll::poll;
@@ -34,18 +34,18 @@ struct Line {
 
 /// Where a rank is visited while the job runs.
 #[derive(Default)]
-pub struct Doors {
+pub struct Ports {
     /// Rank 0 keeps its listener: a rank that comes late learns why it is refused.
     pub late: Option<Listener>,
     /// Where peers make their data connections.
-    pub data: Option<Door>,
+    pub data: Option<DataPort>,
 }
 
 pub struct ControlThread {
     health: Arc<Health>,
     deadlines: Deadlines,
     lines: Vec<Line>,
-    doors: Doors,
+    ports: Ports,
     suspicions: Vec<(Instant, CommError)>,
     next_heartbeat: Instant,
     /// When busy ranks were looked at last, those that were told, and how often their longest was
@@ -62,7 +62,7 @@ impl ControlThread {
         health: Arc<Health>,
         deadlines: Deadlines,
         readers: Vec<FrameReader>,
-        doors: Doors,
+        ports: Ports,
         notice: Option<Notice>,
     ) -> Self {
         let now = Instant::now();
@@ -72,7 +72,7 @@ impl ControlThread {
             health,
             deadlines,
             lines,
-            doors,
+            ports,
             suspicions: Vec::new(),
             next_heartbeat: now,
             last_look: now,
@@ -114,7 +114,7 @@ impl ControlThread {
         self.excuse();
         self.judge_suspicions();
         self.judge_silence();
-        self.open_doors();
+        self.answer_ports();
     }
 
     fn pause(&self) -> Duration {
@@ -137,8 +137,8 @@ impl ControlThread {
                 if outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
             descriptors.push(PollFd::new(&link.stream, wanted));
         }
-        let Doors { late, data } = &self.doors;
-        for listener in late.iter().chain(data.iter().map(|door| &door.listener)) {
+        let Ports { late, data } = &self.ports;
+        for listener in late.iter().chain(data.iter().map(|port| &port.listener)) {
             listener.descriptors(&mut descriptors);
         }
         poll(&mut descriptors, longest);
@@ -266,11 +266,11 @@ impl ControlThread {
         }
     }
 
-    fn open_doors(&mut self) {
-        if let Some(door) = &mut self.doors.data {
-            door.turn();
+    fn answer_ports(&mut self) {
+        if let Some(port) = &mut self.ports.data {
+            port.turn();
         }
-        let Some(proven) = self.doors.late.as_mut().and_then(|late| late.turn().ok()) else {
+        let Some(proven) = self.ports.late.as_mut().and_then(|late| late.turn().ok()) else {
             return;
         };
         for peer in proven {
@@ -283,7 +283,7 @@ impl ControlThread {
     /// them back.
     fn leave(mut self) {
         let until = Instant::now() + LAST_WORDS;
-        self.doors = Doors::default();
+        self.ports = Ports::default();
         let mut shut = vec![false; self.lines.len()];
         while Instant::now() < until && self.lines.iter().any(|line| !line.ended) {
             for ((link, line), shut) in

@@ -283,9 +283,9 @@ impl Outbox {
         give_back(&mut self.bytes);
     }
 
-    /// Sends a frame's bytes after all earlier ones, or keeps them for the next [`Outbox::flush`]. A peer
-    /// that has stopped reading gets no more once a megabyte waits for it: it is about to be found
-    /// dead.
+    /// Sends a frame's bytes after all earlier ones, or keeps them for the next [`Outbox::flush`].
+    /// A peer that has stopped reading gets no more once a megabyte waits for it: it is about to
+    /// be found dead.
     pub fn send(&mut self, stream: &TcpStream, frame: &[u8]) {
         if self.bytes.len() < LONGEST {
             for bytes in frame.chunks(MOST_BYTES) {

@@ -160,12 +160,12 @@ fn prepare(stream: &TcpStream) -> Result<()> {
 }
 
 /// A rank's data port, which its control thread serves.
-pub struct Door {
+pub struct DataPort {
     pub mesh: Arc<Mesh>,
     pub listener: Listener,
 }
 
-impl Door {
+impl DataPort {
     pub fn new(mesh: Arc<Mesh>, socket: TcpListener) -> Result<Self> {
         let listener = Listener::new(socket, Purpose::Data, mesh.keys.clone(), mesh.patience)
             .map_err(|error| CommError::system("opening the data port", error))?;

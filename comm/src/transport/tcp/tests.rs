@@ -1,7 +1,7 @@
 //! No thread dies of what a peer sends on a control connection, and what is said about it
 //! fits a terminal.
 
-use super::control::{ControlThread, Doors};
+use super::control::{ControlThread, Ports};
 use super::control_frame::{BusyRank, Control, FrameReader, Frames, Outbox, PeerAddress};
 use super::health::{Health, Link};
 use crate::error::CommError;
@@ -128,7 +128,7 @@ fn rank(rank: usize) -> (ControlThread, Arc<Health>, Vec<(TcpStream, Channel)>) 
             Arc::clone(&health),
             Deadlines::default(),
             readers,
-            Doors::default(),
+            Ports::default(),
             None,
         ),
         health,
@@ -254,7 +254,7 @@ fn a_panic_of_the_control_thread_is_the_jobs_error() {
     let (_, health, mut far) = rank(0);
     // A reader without a link: what no caller does.
     let readers = (0..RANKS).map(|_| FrameReader::new(RANKS, pair().0.split().1)).collect();
-    ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, Doors::default(), None)
+    ControlThread::new(Arc::clone(&health), Deadlines::default(), readers, Ports::default(), None)
         .run();
     let words = "rank 0 has failed: its thread comm-control has panicked: index out of bounds";
     assert!(health.check().unwrap_err().to_string().starts_with(words), "{:?}", health.check());

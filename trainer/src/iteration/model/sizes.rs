@@ -10,6 +10,9 @@ use headlong_mlp::linear::Compute;
 use headlong_mlp::loss_scale::STATE_LEN;
 use headlong_mlp::mlp::Plans;
 
+/// Elements of one piece of a sum between processes.
+pub(crate) const SUM_PIECE: usize = 1 << 18;
+
 /// The type of vectors, where the interaction takes and makes `between`.
 pub(super) fn vector_type(config: &Config, between: DType) -> DType {
     match config.model.interaction {
