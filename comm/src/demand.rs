@@ -2,9 +2,10 @@
 //! descriptors, memory, messages. `headlong plan` prints it, and jobs of many ranks are held
 //! against it (`trainer/examples/many_ranks.rs`).
 //!
-//! With `n` ranks on each of `m` nodes, `n` a power of two and more than 64 ranks in all, a rank
-//! exchanges with the `n - 1` others of its node and the `m - 1` of its rail; else with all. Rank 0
-//! shares the control channel with all others, which share it with rank 0.
+//! With `n` ranks on each of `m` nodes, aligned
+//! ([`Topology::aligned_node_size`](crate::Topology::aligned_node_size)) and more than 64 in all, a
+//! rank exchanges with the `n - 1` others of its node and the `m - 1` of its rail; else with all.
+//! Rank 0 shares the control channel with all others, which share it with rank 0.
 
 use crate::collectives::group::{Group, Levels};
 use crate::options::AllToAll;
@@ -83,7 +84,7 @@ impl Demand {
         }
     }
 
-    /// Descriptors that it has open.
+    /// Descriptors that it has open for all that.
     pub fn descriptors(&self) -> usize {
         self.data_connections + self.control_connections + self.ports + EVENTS
     }

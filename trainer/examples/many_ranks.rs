@@ -2,9 +2,9 @@
 //! control threads, a tiny model. Every rank is a thread; ranks are divided among a few processes,
 //! because one process may not have as many descriptors.
 //!
-//! It prints how long the ranks took to come together and to train, and what each had open and
-//! sent, next to what [`Demand`] says; it fails where these differ by more than a tenth, or where
-//! the weights are not those of one rank alone.
+//! It prints how long the ranks took to come together and to train, what the ranks of a process had
+//! open and in memory together, and what one sent, next to what [`Demand`] says; it fails where
+//! these differ by more than a tenth, or where the weights are not those of one rank alone.
 //!
 //! `cargo run --release -p headlong --example many_ranks -- --ranks 1024 --per-node 32`
 
@@ -38,7 +38,7 @@ const DENSE: usize = 3;
 const DIM: usize = 8;
 /// Samples of a rank.
 const SAMPLES: usize = 2;
-/// Of a thread: a rank, or its control channel.
+/// Of a rank's thread.
 const STACK: usize = 2 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -107,6 +107,9 @@ fn run(words: &[String]) -> Result<()> {
                 .into());
             }
         }
+    }
+    if shape.processes == 0 || !shape.ranks.is_multiple_of(shape.processes) || shape.steps < 2 {
+        return Err("expected --processes to divide --ranks, and --steps of at least 2".into());
     }
     match part {
         Some((part, port)) => serve(shape, part, port),
@@ -255,6 +258,7 @@ impl Process {
         }
         // Every rank has a message for every peer, so all connections are there.
         communicator.all_to_all(&vec![0_u8; self.shape.ranks], &mut vec![0; self.shape.ranks])?;
+        communicator.barrier()?;
         if is_first {
             let mut report = report();
             report.joined_bytes = resident_bytes()?.saturating_sub(self.resident);
@@ -387,7 +391,7 @@ fn options(shape: Shape, rank: usize, port: u16) -> JoinOptions {
     };
     // A processor that hundreds of ranks share lets none of them say in time that it lives.
     let deadlines = Deadlines {
-        heartbeat: Duration::from_secs(5),
+        heartbeat: Duration::from_secs(12),
         silence: Duration::from_secs(60),
         handshake: Duration::from_secs(60),
         ..Deadlines::default()

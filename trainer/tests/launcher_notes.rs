@@ -273,9 +273,11 @@ fn times_that_nothing_can_measure_are_refused() {
         let set = format!("comm.deadline_s={value}");
         let bench = [&BARRIER[..], &["--deadline-s", value]].concat();
         let launch = ["launch", "-n", "1", "--grace-s", value, "--", "doctor"];
-        let commands: [(&[&str], &str); 4] = [
+        let silence = format!("comm.silence_s={value}");
+        let commands: [(&[&str], &str); 5] = [
             (&["train", "--preset", "tiny", "--set", &set, "--dry-run"], "comm.deadline_s"),
             (&["plan", "--preset", "tiny", "--set", &set], "comm.deadline_s"),
+            (&["plan", "--preset", "tiny", "--set", &silence], "comm.silence_s"),
             (&bench, "--deadline-s"),
             (&launch, "--grace-s"),
         ];
@@ -284,7 +286,7 @@ fn times_that_nothing_can_measure_are_refused() {
             let Said { code, text } = run(command, &[]);
             assert_eq!(code, Some(2), "{command:?}: {text}");
             let words = match value {
-                "nan" if key == "comm.deadline_s" => format!("`{key}`: expected a finite number"),
+                "nan" if key.starts_with("comm.") => format!("`{key}`: expected a finite number"),
                 _ => format!("`{key}`: expected seconds above 0, at most 1000000000"),
             };
             assert!(negative || text.contains(&words), "{command:?}: {text}");

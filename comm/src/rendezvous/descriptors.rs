@@ -16,7 +16,8 @@ pub fn control_connections(rank: Rank, num_ranks: usize) -> usize {
 }
 
 /// Asks the system for as many descriptors as it allows this process, and looks whether the control
-/// channel can do with them. What an exchange needs beyond that is known when it begins.
+/// channel can do with them. A rank that has too few for its data connections says so as it makes
+/// them.
 ///
 /// # Errors
 /// [`CommError::Setting`]: they are too few.

@@ -3,6 +3,7 @@
 use super::channel::Channel;
 use super::deadlines::Notice;
 use super::handshake::{self, Asking, Claims, HELLO_BYTES, Purpose, VERDICT_BYTES};
+use super::listener::is_out_of_descriptors;
 use super::trust::Keys;
 use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
 use crate::error::{CommError, Result};
@@ -141,7 +142,13 @@ impl Dial<'_> {
         address: SocketAddr,
         claims: &mut dyn FnMut(&TcpStream) -> Result<Claims>,
     ) -> Result<Welcome, Failure> {
-        let again = |error: io::Error| Failure::Again(error.to_string());
+        let again = |error: io::Error| match is_out_of_descriptors(&error) {
+            true => Failure::Final(CommError::Setting {
+                setting: "ulimit -n".into(),
+                reason: format!("is too low: no descriptor is left to connect to {}", self.place()),
+            }),
+            false => Failure::Again(error.to_string()),
+        };
         let left =
             self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let patience = self.patience.min(left);

@@ -49,11 +49,13 @@ pub fn gather(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let listener =
         Listener::new(listener, Purpose::Rendezvous, keys.clone(), options.deadlines.handshake)
             .map_err(|error| CommError::system("opening the rendezvous", error))?;
+    // Before any rank has come: a failure from here on would look like the loss of this one.
+    let data_listener = data_listener(ip)?;
     let arrivals = (0..options.launch.world_size).map(|_| None).collect();
     let mut gathering =
         Gathering { options, own: options.claims(), listener, arrivals, num_here: 1 };
     match gathering.wait_for_all() {
-        Ok(()) => gathering.send_table(ip),
+        Ok(()) => gathering.send_table(ip, data_listener),
         Err(error) => Err(gathering.give_up(error)),
     }
 }
@@ -268,8 +270,8 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// A rank that has come and is gone again will not come back by itself: waiting for it would
-    /// help no rank.
+    /// A rank that has heard that it is in and is gone again will not come back by itself: waiting
+    /// for it would help no rank.
     fn look_after(&mut self, rank: usize) -> Result<()> {
         let Some(arrival) = &mut self.arrivals[rank] else { return Ok(()) };
         arrival.reader.receive(&arrival.link.stream);
@@ -291,8 +293,7 @@ impl Gathering<'_> {
         }
     }
 
-    fn send_table(mut self, ip: IpAddr) -> Result<Joined> {
-        let data_listener = data_listener(ip)?;
+    fn send_table(mut self, ip: IpAddr, data_listener: TcpListener) -> Result<Joined> {
         let port = data_listener
             .local_addr()
             .map_err(|error| CommError::system("asking for an own address", error))?

@@ -284,6 +284,12 @@ impl Listener {
 }
 
 impl Pending {
+    fn has_left(&self) -> bool {
+        let next =
+            rustix::net::recv(&self.stream, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        !matches!(next, Err(Errno::AGAIN | Errno::INTR))
+    }
+
     fn listen(&mut self, secret: &Secret, patience: Duration) -> Fate {
         let room = &mut self.frame[self.received..];
         match rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT) {
@@ -303,13 +309,15 @@ impl Pending {
             return if late { Fate::Dropped(Why::Odd) } else { Fate::Waits };
         }
         match handshake::read_claim(&self.frame, secret, &self.hello) {
+            // It has lost patience, and comes again: what it is told now it would not hear.
+            Some(_) if self.has_left() => Fate::Dropped(Why::Odd),
             Some(who) => Fate::Proven(Box::new(who)),
             None => Fate::Dropped(Why::WrongProof),
         }
     }
 }
 
-fn is_out_of_descriptors(error: &std::io::Error) -> bool {
+pub(crate) fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     let number = error.raw_os_error().unwrap_or(0);
     number == libc::EMFILE || number == libc::ENFILE
 }
@@ -320,6 +328,34 @@ mod tests {
     use super::super::trust::Trust;
     use super::*;
     use std::io::{Read as _, Write as _};
+
+    /// One whose claim is read too late has given up, and must find its place free as it comes
+    /// again.
+    #[test]
+    fn a_peer_that_has_left_is_not_let_in() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let keys = Keys { secret: Secret::of_key([1; 32]), trust: Trust::Secret };
+        let patience = Duration::from_secs(60);
+        let mut listener = Listener::new(socket, Purpose::Data, keys.clone(), patience).unwrap();
+        for leaves in [true, false] {
+            let mut rank = TcpStream::connect(address).unwrap();
+            while listener.pending.is_empty() {
+                assert!(listener.turn().unwrap().is_empty());
+            }
+            let mut hello = [0; handshake::HELLO_BYTES];
+            rank.read_exact(&mut hello).unwrap();
+            let (_, claim) = Asking::claim(&keys.secret, &hello, &Claims::default()).unwrap();
+            rank.write_all(&claim).unwrap();
+            let rank = Some(rank).filter(|_| !leaves);
+            let mut proven = 0;
+            while !listener.pending.is_empty() {
+                listener.wait(&[], patience);
+                proven += listener.turn().unwrap().len();
+            }
+            assert_eq!(proven, usize::from(rank.is_some()));
+        }
+    }
 
     /// A flood that fills the table must not make a rank believe that its secret is wrong.
     #[test]

@@ -1,7 +1,7 @@
 //! A rank's worker with all of its links.
 
 use crate::link::Link;
-use crate::sys::{Endpoint, Request, Worker};
+use crate::sys::{Endpoint, Request, Unwell, Worker};
 use headlong_comm::Rank;
 use headlong_comm::transport::paths::{PathError, Progress};
 use std::mem::ManuallyDrop;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Messages of an exchange that fails are given this long to end by themselves: a peer that is
 /// well is about to take them.
 const END: Duration = Duration::from_millis(100);
-/// So long UCX is called until it has let go.
+/// UCX is called for at most this long until it has let go of requests, and as long for endpoints.
 const LET_GO: Duration = Duration::from_millis(400);
 
 /// What was sent and has not left yet.
@@ -63,20 +63,31 @@ impl Hub {
         }
     }
 
-    /// Whether all that was sent has left.
-    pub(crate) fn flush(&mut self) -> Result<Progress, PathError> {
-        let lost = |worker: &Worker, unwell| PathError::Lost(worker.words(unwell));
+    /// Whether all that was sent has left: asked by each link in turn, once nothing more is sent.
+    pub(crate) fn flush(&mut self, link: usize) -> Result<Progress, PathError> {
+        match self.flush_worker() {
+            Ok(progress) => Ok(progress),
+            Err(unwell) if self.links[link].endpoint().check().is_err() => {
+                Err(PathError::Lost(self.worker.words(unwell)))
+            }
+            // Its own turn comes, and names its peer.
+            Err(_) if self.links.iter().any(|link| link.endpoint().check().is_err()) => {
+                Ok(Progress::Idle)
+            }
+            Err(unwell) => Err(PathError::Failed(self.worker.words(unwell))),
+        }
+    }
+
+    fn flush_worker(&mut self) -> Result<Progress, Unwell> {
         if self.closed {
             return Ok(Progress::Done);
         }
         if let Flush::Open = self.flush {
-            let begun = self.worker.flush().map_err(|unwell| lost(&self.worker, unwell))?;
-            self.flush = begun.map_or(Flush::Done, Flush::Runs);
+            self.flush = self.worker.flush()?.map_or(Flush::Done, Flush::Runs);
         }
         let Flush::Runs(request) = &self.flush else { return Ok(Progress::Done) };
         self.worker.progress();
-        let is_complete = self.worker.is_complete(request);
-        if !is_complete.map_err(|unwell| lost(&self.worker, unwell))? {
+        if !self.worker.is_complete(request)? {
             return Ok(Progress::Idle);
         }
         if let Flush::Runs(request) = std::mem::replace(&mut self.flush, Flush::Done) {
@@ -85,7 +96,8 @@ impl Hub {
         Ok(Progress::Done)
     }
 
-    /// After a failure: returns when UCX touches no caller's bytes any more.
+    /// After a failure: returns when UCX touches no caller's bytes any more, or has not let go of
+    /// them in time. Then it is not called again, but a NIC may still use them.
     pub(crate) fn withdraw(&mut self) {
         if self.closed || !self.links.iter().any(Link::has_callers_bytes) {
             return;
@@ -156,10 +168,21 @@ impl Drop for Hub {
 pub(crate) fn close_all(worker: &mut Worker, endpoints: Vec<Endpoint>) {
     let begin = Instant::now();
     for endpoint in endpoints {
-        let Ok(Some(request)) = worker.close(&endpoint) else { continue };
-        while worker.is_complete(&request) == Ok(false) && begin.elapsed() < LET_GO {
-            worker.progress();
+        let is_closed = match worker.close(&endpoint) {
+            Ok(None) => true,
+            Ok(Some(request)) => {
+                while worker.is_complete(&request) == Ok(false) && begin.elapsed() < LET_GO {
+                    worker.progress();
+                }
+                let is_closed = worker.is_complete(&request) != Ok(false);
+                worker.free(request);
+                is_closed
+            }
+            Err(_) => false,
+        };
+        if !is_closed {
+            // UCX may still write to its flag.
+            std::mem::forget(endpoint);
         }
-        worker.free(request);
     }
 }

@@ -43,7 +43,7 @@ impl Path for UcxPath {
     }
 
     fn flush(&mut self) -> Result<Progress, PathError> {
-        self.hub().flush()
+        self.hub().flush(self.link)
     }
 
     fn withdraw(&mut self) {
@@ -54,9 +54,9 @@ impl Path for UcxPath {
         true
     }
 
-    /// UCX moves what it has only while it is called.
+    /// UCX moves what it has only while it is called, for all links at once.
     fn is_watched(&self) -> bool {
-        true
+        self.link == 0
     }
 
     /// Note: that a peer is gone the control plane finds out, and names it rightly.

@@ -3,6 +3,7 @@
 
 use super::{Config, DeviceChoice, Precision};
 use crate::error::{Error, Result};
+use headlong_comm::rendezvous::Deadlines;
 pub use headlong_comm::{AllToAll, Compress, Feature};
 use headlong_device::DType;
 pub use headlong_verbs::{Signal, VerbsSettings};
@@ -39,6 +40,12 @@ settings! {
         pub compress: Option<Compress>,
         /// Seconds after which a rank that does not come to an exchange ends the run.
         pub deadline_s: f64 = 120.0,
+        /// Seconds for all processes of a job to come together: as long as a queue may start them
+        /// one after the other.
+        pub rendezvous_s: f64 = 300.0,
+        /// Seconds without a sign of life after which a rank counts as lost; it gives one every
+        /// fifth of them.
+        pub silence_s: f64 = 5.0,
         /// Whether a job that other machines can reach may do without a secret; changes no result.
         pub insecure: bool,
         /// Whether what ranks exchange over TCP is encrypted, too; changes no result.
@@ -128,8 +135,24 @@ fn dtype(compress: Compress) -> DType {
 impl CommConfig {
     /// How long a rank may take to come to an exchange.
     pub fn deadline(&self) -> Duration {
-        Duration::try_from_secs_f64(self.deadline_s).unwrap_or(Duration::MAX)
+        duration(self.deadline_s)
     }
+
+    /// How long anything between processes may take.
+    pub(crate) fn deadlines(&self) -> Deadlines {
+        let silence = duration(self.silence_s);
+        Deadlines {
+            rendezvous: duration(self.rendezvous_s),
+            operation: self.deadline(),
+            heartbeat: silence / 5,
+            silence,
+            ..Deadlines::default()
+        }
+    }
+}
+
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 /// The longest time that a setting may give, in seconds: some thirty years.

@@ -269,6 +269,8 @@ impl Config {
             ));
         }
         seconds("comm.deadline_s", self.comm.deadline_s)?;
+        seconds("comm.rendezvous_s", self.comm.rendezvous_s)?;
+        seconds("comm.silence_s", self.comm.silence_s)?;
         let verbs = self.comm.verbs.check();
         verbs.map_err(|(key, reason)| Error::config(key, reason))?;
         let drift = self.hybrid.repartition_drift;

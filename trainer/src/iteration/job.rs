@@ -19,7 +19,7 @@ use crate::system::machine::Machine;
 pub use headlong_comm::Busy;
 use headlong_comm::launcher_env::{Launch, Place};
 use headlong_comm::rendezvous::whole::{Part, Whole};
-use headlong_comm::rendezvous::{self, Deadlines, JoinOptions};
+use headlong_comm::rendezvous::{self, JoinOptions};
 use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::choose::{ChooseOptions, Chosen, Network, Wanted, choose};
 use headlong_comm::transport::tcp::TcpTransport;
@@ -107,7 +107,7 @@ impl Job {
         let comm_options = tuned_comm_options(&config)?;
         let options = JoinOptions {
             ranks_per_node: config.comm.ranks_per_node,
-            deadlines: Deadlines { operation: config.comm.deadline(), ..Deadlines::default() },
+            deadlines: config.comm.deadlines(),
             insecure: config.comm.insecure,
             encrypt_data: config.comm.encrypt_data,
             notice: Some(Arc::new(|text: &str| say(text))),

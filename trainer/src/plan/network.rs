@@ -8,7 +8,7 @@ use headlong_comm::demand::{Demand, StepExchanges};
 use headlong_comm::{Rank, Topology};
 use serde::Serialize;
 
-/// Connections, descriptors and messages of a rank, and of rank 0, to which all others report.
+/// What the network takes of a rank, and of rank 0, to which all others report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct NetworkPlan {
     /// Ranks with which each exchanges.
@@ -24,7 +24,8 @@ pub struct NetworkPlan {
 }
 
 impl NetworkPlan {
-    /// Of ranks on so many nodes, unless `comm.ranks_per_node` says otherwise; none of one rank.
+    /// Of ranks on so many nodes; `comm.ranks_per_node`, where it is set, comes first. None for a
+    /// job of one rank.
     pub(super) fn new(config: &Config, nodes: usize) -> Option<Self> {
         let ranks = config.run.ranks;
         if ranks == 1 {
@@ -57,14 +58,14 @@ impl NetworkPlan {
     /// A line.
     pub(super) fn to_text(self) -> String {
         format!(
-            "as processes over TCP: {} connections, {} descriptors and {} of a rank, {} \
-             descriptors and {} of rank 0; {} messages of a rank in a step",
+            "as processes over TCP, a rank: {} connections, {} descriptors, {}, {} messages a step; \
+             rank 0: {} descriptors, {}",
             count(self.connections as u64),
             count(self.descriptors as u64),
             bytes(self.bytes as u64),
+            count(self.messages_per_step as u64),
             count(self.descriptors_of_rank_0 as u64),
-            bytes(self.bytes_of_rank_0 as u64),
-            count(self.messages_per_step as u64)
+            bytes(self.bytes_of_rank_0 as u64)
         )
     }
 }

@@ -1,7 +1,7 @@
 //! The control channel: a star around rank 0, served by one thread per rank.
 //!
-//! Every second a rank tells rank 0, and rank 0 tells everybody, that it lives, where it is and for
-//! whom it waits. A closed connection without a goodbye is a dead process; silence is a stopped
+//! At each heartbeat a rank tells rank 0, and rank 0 tells everybody, that it lives, where it is and
+//! for whom it waits. A closed connection without a goodbye is a dead process; silence is a stopped
 //! process or a dead machine. Rank 0 decides what the job's first error is and tells everybody; if
 //! rank 0 itself is gone, everybody sees that on the own connection.
 
@@ -32,7 +32,7 @@ struct Line {
     ended: bool,
 }
 
-/// Where a rank is visited while the job runs.
+/// Ports that the control thread serves while the job runs.
 #[derive(Default)]
 pub struct Ports {
     /// Rank 0 keeps its listener: a rank that comes late learns why it is refused.
@@ -119,8 +119,8 @@ impl ControlThread {
 
     fn pause(&self) -> Duration {
         let now = Instant::now();
-        let due = self.suspicions.iter().map(|(due, _)| *due).chain([self.next_heartbeat]).min();
-        let until_due = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now));
+        let due = self.suspicions.iter().map(|(due, _)| *due).fold(self.next_heartbeat, Ord::min);
+        let until_due = due.saturating_duration_since(now);
         // A peer's deadline has to be looked at too.
         until_due.clamp(Duration::from_millis(1), Duration::from_millis(250))
     }
@@ -141,8 +141,9 @@ impl ControlThread {
         for listener in late.iter().chain(data.iter().map(|port| &port.listener)) {
             listener.descriptors(&mut descriptors);
         }
-        poll(&mut descriptors, longest);
-        let stirring = descriptors[1..].iter().map(|descriptor| !descriptor.revents().is_empty());
+        let is_told = poll(&mut descriptors, longest);
+        let stirring =
+            descriptors[1..].iter().map(|descriptor| !is_told || !descriptor.revents().is_empty());
         let open = self.lines.iter_mut().filter(|line| !line.ended);
         open.zip(stirring).for_each(|(line, stirs)| line.stirs |= stirs);
         let _ = rustix::io::read(health.wake_descriptor(), &mut [0_u8; 8]);

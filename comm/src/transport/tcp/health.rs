@@ -141,7 +141,7 @@ impl Health {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the job has failed: one relaxed load.
+    /// Whether the job has failed: one load.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }

@@ -25,7 +25,8 @@ const DIAL: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(500);
 
 pub struct Mesh {
-    /// The state of the job: ends all dialling and waiting when a rank has failed.
+    /// The state of the job: ends waiting when a rank has failed, and dialling after the attempt at
+    /// hand.
     pub health: Arc<Health>,
     pub peers: Vec<PeerAddress>,
     pub rank_0: IpAddr,
@@ -97,7 +98,8 @@ impl Mesh {
         };
         let welcome = dial.connect(&mut |_| Ok(claims.clone()), &|| self.health.check());
         let welcome = welcome.map_err(|error| self.explain(error))?;
-        prepare(&welcome.stream)?;
+        let ready = welcome.stream.set_nonblocking(true);
+        ready.map_err(|error| CommError::system("preparing a data connection", error))?;
         Ok((welcome.stream, welcome.channel))
     }
 
@@ -106,10 +108,12 @@ impl Mesh {
     fn explain(&self, error: CommError) -> CommError {
         match self.health.check() {
             Err(first) => first,
-            Ok(()) => self.health.fail(CommError::Aborted {
-                culprit: self.health.rank(),
-                reason: format!("{error}; is a firewall between them?"),
-            }),
+            Ok(()) => {
+                let is_unreachable = matches!(error, CommError::Rendezvous { .. });
+                let hint = if is_unreachable { "; is a firewall between them?" } else { "" };
+                let culprit = self.health.rank();
+                self.health.fail(CommError::Aborted { culprit, reason: format!("{error}{hint}") })
+            }
         }
     }
 
@@ -138,25 +142,25 @@ impl Mesh {
     fn admit(&self, peer: Proven) -> Result<()> {
         let claims = &peer.claims;
         let rank = claims.rank as usize;
-        let is_peer = rank > self.health.rank().0
-            && rank < self.peers.len()
-            && !self.health.has_data(Rank(rank));
-        if !is_peer || claims.epoch != self.epoch || claims.job_hash != self.job_hash {
-            peer.refuse("this rank is not expected here: it is another job's, or here already");
+        let own = self.health.rank();
+        let refusal = if claims.epoch != self.epoch || claims.job_hash != self.job_hash {
+            "it is of another job".to_owned()
+        } else if rank <= own.0 || rank >= self.peers.len() {
+            format!("{own} has no connection from rank {rank}")
+        } else if self.health.has_data(Rank(rank)) {
+            format!("{own} has its connection from rank {rank} already")
+        } else {
+            String::new()
+        };
+        if !refusal.is_empty() {
+            peer.refuse(&refusal);
             return Ok(());
         }
-        let (stream, channel) = peer.admit()?;
-        prepare(&stream)?;
         // One that comes again has given up the connection that it made before.
-        self.arrived().insert(rank, (stream, channel));
+        self.arrived().insert(rank, peer.admit()?);
         self.health.announce();
         Ok(())
     }
-}
-
-fn prepare(stream: &TcpStream) -> Result<()> {
-    let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-    ready.map_err(|error| CommError::system("preparing a data connection", error))
 }
 
 /// A rank's data port, which its control thread serves.

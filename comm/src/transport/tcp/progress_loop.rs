@@ -17,7 +17,7 @@ use crate::transport::{Incoming, Outgoing, StepId};
 use rustix::event::{PollFd, PollFlags};
 use std::time::{Duration, Instant};
 
-/// Waits are announced to the others by the control thread; longer sleeps would only delay nothing.
+/// A failure of the job cuts connections, which ends a sleep; at the latest it is seen after this.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// A rank looks again for at most this long before it sleeps: waking up costs about as much.
 const SPIN: (Duration, Duration) = (Duration::from_micros(1), Duration::from_micros(60));
@@ -26,7 +26,7 @@ const SPIN: (Duration, Duration) = (Duration::from_micros(1), Duration::from_mic
 const SHORT_WAIT: Duration = Duration::from_micros(120);
 /// Connections that are tried again without asking the system first which of them stir.
 const TRIED: usize = 4;
-/// Descriptors that fit on the stack; a job of more ranks takes memory when it has to sleep.
+/// Descriptors that fit on the stack, two of a peer; for more, memory is taken as they are asked.
 const FEW: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -253,9 +253,9 @@ impl ProgressLoop {
         for (place, (message, flags)) in room.iter_mut().zip(self.pending()) {
             *place = PollFd::new(health.data(message.peer), flags);
         }
-        poll(room, longest);
+        let is_told = poll(room, longest);
         for (place, (message, _)) in room.iter().zip(self.pending()) {
-            message.stirs = !place.revents().is_empty();
+            message.stirs = !is_told || !place.revents().is_empty();
         }
     }
 }
