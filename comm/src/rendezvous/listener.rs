@@ -309,7 +309,7 @@ impl Pending {
             return if late { Fate::Dropped(Why::Odd) } else { Fate::Waits };
         }
         match handshake::read_claim(&self.frame, secret, &self.hello) {
-            // It has lost patience, and comes again: what it is told now it would not hear.
+            // It has lost patience, and comes again: a verdict would not reach it.
             Some(_) if self.has_left() => Fate::Dropped(Why::Odd),
             Some(who) => Fate::Proven(Box::new(who)),
             None => Fate::Dropped(Why::WrongProof),

@@ -21,11 +21,14 @@ impl Config {
 
     /// Whether that is left to what travels, and may come out as the owner.
     pub fn pools_by_cost(&self, column: usize) -> bool {
-        let may = may_pool_at_owner(&self.table_spec(column, 1), self.placement_choices()[column]);
+        // Asked last: the choices are those of all tables.
+        let may = || {
+            may_pool_at_owner(&self.table_spec(column, 1), self.placement_choices()[column]).is_ok()
+        };
         self.pool_at(column) == PoolAtChoice::Auto
             && self.sum_blocks() > 1
             && self.compress_of_owners() == Compress::None
-            && may.is_ok()
+            && may()
     }
 
     /// Whether the bags of the table of `column` are pooled at the owner, or may be.
@@ -72,8 +75,9 @@ impl Config {
         let by_cost = columns.clone().find(|&column| self.pools_by_cost(column));
         owner.map_or(Ok(()), |column| self.check_owners(column))?;
         by_cost.map_or(Ok(()), |column| self.check_exchange_of_owners(column))?;
+        let placements = self.placement_choices();
         for column in columns.filter(is_owner) {
-            let placement = self.placement_choices()[column];
+            let placement = placements[column];
             if let Err(reason) = may_pool_at_owner(&self.table_spec(column, 1), placement) {
                 let message = format!("table C{}: {reason}", column + 1);
                 return Err(Error::config("pool_at = \"owner\"", message));

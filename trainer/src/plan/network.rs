@@ -58,8 +58,8 @@ impl NetworkPlan {
     /// A line.
     pub(super) fn to_text(self) -> String {
         format!(
-            "as processes over TCP, a rank: {} connections, {} descriptors, {}, {} messages a step; \
-             rank 0: {} descriptors, {}",
+            "as processes over TCP, a rank: {} connections, {} descriptors, {}, {} messages a \
+             step; rank 0: {} descriptors, {}",
             count(self.connections as u64),
             count(self.descriptors as u64),
             bytes(self.bytes as u64),
