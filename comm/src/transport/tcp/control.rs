@@ -1,9 +1,9 @@
 //! The control channel: a star around rank 0, served by one thread per rank.
 //!
 //! At each heartbeat a rank tells rank 0, and rank 0 tells everybody, that it lives, where it is
-//! and for whom it waits. A closed connection without a goodbye is a dead process; silence is a stopped
-//! process or a dead machine. Rank 0 decides what the job's first error is and tells everybody; if
-//! rank 0 itself is gone, everybody sees that on the own connection.
+//! and for whom it waits. A closed connection without a goodbye is a dead process; silence is a
+//! stopped process or a dead machine. Rank 0 decides what the job's first error is and tells
+//! everybody; if rank 0 itself is gone, everybody sees that on the own connection.
 
 use super::control_frame::{Control, FrameReader};
 use super::health::Health;
