@@ -2,9 +2,9 @@
 
 use crate::topology::Rank;
 use crate::transport::StepId;
-use headlong_models::{Model, Models};
+use headlong_models::{Model, Models, Spare};
 use std::sync::Arc;
-use sync::{Plain, yield_now};
+use sync::{Ordering, Plain, yield_now};
 
 #[allow(clippy::duplicate_mod, reason = "the same file over another `sync`")]
 #[path = "link.rs"]
@@ -56,6 +56,22 @@ impl Pair {
         while slot.is_lent() {
             yield_now();
         }
+        if !is_eager {
+            // SAFETY: loom looks; the message has been read, so its memory is this rank's.
+            unsafe { self.memory(number).set(u32::MAX) };
+        }
+    }
+
+    /// Lends a message and takes it back.
+    fn lend_and_withdraw(&self) {
+        let slot = self.slot(0);
+        // SAFETY: as in `send`; after `withdraw` the memory is this rank's again.
+        unsafe {
+            self.memory(0).set(0);
+            slot.publish(&id(0), LENT);
+            slot.withdraw();
+            self.memory(0).set(u32::MAX);
+        }
     }
 
     fn receive(&self, number: u32) {
@@ -94,7 +110,10 @@ fn two(first: fn(&Pair), second: fn(&Pair)) {
 /// A message that is read before it is there, while its memory is used again, or twice is found.
 #[test]
 fn messages_are_lent_and_left() {
+    const WITHDRAWN: &str = "compare_exchange(PUBLISHED, EMPTY,";
+    const TAKEN: &str = "compare_exchange(PUBLISHED, READING,";
     let model = |name, preemptions, run| Model { name, preemptions: Some(preemptions), run };
+    let spare = |line, to, reason| Spare { file: "link.rs", line, to, reason };
     Models {
         test: "transport::local::model::messages_are_lent_and_left",
         models: &[
@@ -111,21 +130,14 @@ fn messages_are_lent_and_left() {
                 )
             }),
             model("a message that is taken back", 3, || {
-                two(
-                    |pair| {
-                        // SAFETY: as in `send`; after `withdraw` the memory is this rank's again.
-                        unsafe {
-                            pair.memory(0).set(0);
-                            pair.slot(0).publish(&id(0), LENT);
-                            pair.slot(0).withdraw();
-                            pair.memory(0).set(1);
-                        }
-                    },
-                    |pair| _ = pair.look(0),
-                )
+                two(|pair| (0..2).for_each(|_| pair.lend_and_withdraw()), |pair| _ = pair.look(0))
             }),
         ],
-        spare: &[],
+        spare: &[
+            spare(WITHDRAWN, Ordering::Acquire, "what is taken back no rank has looked at"),
+            spare(WITHDRAWN, Ordering::Release, "as above"),
+            spare(TAKEN, Ordering::Acquire, "a sender that finds it taken waits for its release"),
+        ],
     }
     .check();
 }
