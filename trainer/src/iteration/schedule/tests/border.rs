@@ -23,6 +23,9 @@ const STEPS_WITHOUT: u64 = 96;
 const SEEDS: u64 = 4;
 /// Orders among which a missing wait is to show in one: ten times as many as the rarest one needs.
 const MOST_SEEDS: u64 = 120;
+/// Orders in which a missing wait has shown before others: they are tried first.
+const SEEN: [(&str, &str, u64); 2] =
+    [("lookup_replicated", "update_replicated", 19), ("copy_learning_rates", "update_owned", 20)];
 /// Which waits a run goes without: `stage awaited`.
 const WITHOUT: &str = "TEST_BORDER_WITHOUT";
 /// What it trains, by its place in [`OF`].
@@ -140,7 +143,10 @@ fn a_wait_that_is_taken_away_shows_in_some_order() {
         let across = schedule.waits_across_of(place).filter(|awaited| shows(stage, awaited));
         for awaited in of_sums.filter(|_| stage != "find_non_finite").chain(across) {
             let is_as = |seed| is_as(0, &expected, seed, [stage, awaited]);
-            let seed = (1..=MOST_SEEDS).find(|&seed| !is_as(seed));
+            let seen_before =
+                SEEN.iter().filter(|(one, other, _)| (*one, *other) == (stage, awaited));
+            let mut seeds = seen_before.map(|&(_, _, seed)| seed).chain(1..=MOST_SEEDS);
+            let seed = seeds.find(|&seed| !is_as(seed));
             println!("{stage} without {awaited}: seed {seed:?}");
             assert!(seed.is_some(), "{stage} need not wait for {awaited}");
             seen += 1;
