@@ -4,7 +4,8 @@
 //!
 //! It prints how long the ranks took to come together and to train, what the ranks of a process had
 //! open and in memory together, and what one sent, next to what [`Demand`] says; it fails where
-//! these differ by more than a tenth, or where the weights are not those of one rank alone.
+//! these differ, memory by more than a tenth (three tenths with fewer than 1,024 ranks), or where
+//! the weights are not those of one rank alone.
 //!
 //! `cargo run --release -p headlong --example many_ranks -- --ranks 1024 --per-node 32`
 
@@ -167,12 +168,14 @@ fn judge(shape: Shape, reports: &[Report]) -> Result<()> {
     );
     println!("{:>26} {:>12} {:>12}", "", "measured", "by formula");
     let mut wrong = Vec::new();
-    let mut compare = |what: &str, measured: f64, expected: f64| {
+    let mut compare = |what: &str, measured: f64, expected: f64, apart: f64| {
         println!("{what:>26} {measured:>12.0} {expected:>12.0}");
-        if (measured - expected).abs() > expected / 10.0 {
+        if (measured - expected).abs() > expected * apart {
             wrong.push(what.to_owned());
         }
     };
+    // What a process takes by itself weighs more where it has few ranks.
+    let apart = if shape.ranks < 1024 { 0.3 } else { 0.1 };
     // Counts; ids, vectors and gradients; dense gradients with those of replicated rows.
     let step = StepExchanges { of_one_length: 1, of_any_length: 3, sums: 1 };
     for report in reports {
@@ -182,10 +185,10 @@ fn judge(shape: Shape, reports: &[Report]) -> Result<()> {
         let descriptors: usize = all.iter().map(|demand| demand.descriptors()).sum();
         let bytes: usize = all.iter().map(|demand| demand.bytes).sum();
         println!("ranks {} to {}", report.first, report.first + all.len() - 1);
-        compare("connections of a rank", report.most_connections as f64, connections as f64);
-        compare("descriptors", report.descriptors as f64, descriptors as f64);
-        compare("messages of a step", report.messages as f64, all[0].messages(step) as f64);
-        compare("KiB of ranks", report.joined_bytes as f64 / 1024.0, bytes as f64 / 1024.0);
+        compare("connections of a rank", report.most_connections as f64, connections as f64, 0.0);
+        compare("descriptors", report.descriptors as f64, descriptors as f64, 0.0);
+        compare("messages of a step", report.messages as f64, all[0].messages(step) as f64, 0.0);
+        compare("KiB of ranks", report.joined_bytes as f64 / 1024.0, bytes as f64 / 1024.0, apart);
         println!("{:>26} {:>12.0}", "KiB at the end", report.last_bytes as f64 / 1024.0);
     }
     let alone = alone(shape)?;
@@ -199,7 +202,7 @@ fn judge(shape: Shape, reports: &[Report]) -> Result<()> {
     println!("weights {alone}, as one rank alone");
     match wrong.is_empty() {
         true => Ok(()),
-        false => Err(format!("more than a tenth away: {}", wrong.join(", ")).into()),
+        false => Err(format!("not as by formula: {}", wrong.join(", ")).into()),
     }
 }
 
