@@ -6,7 +6,7 @@ use crate::collectives_cases::{
 };
 use headlong_comm::tuning::{Measurement, Tuning};
 use headlong_comm::{
-    AllReduce, AllToAll, Collective, CommOptions, Communicator, Compress, Topology,
+    AllReduce, AllToAll, Collective, CommOptions, Communicator, Compress, Rank, Topology,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -211,4 +211,53 @@ fn sums_are_made_as_was_measured() {
             Ok(())
         });
     }
+}
+
+/// More than 64 ranks on aligned nodes exchange what is small, too, inside the node and then along
+/// the rail, unless the size of one step is given by hand.
+#[test]
+fn many_ranks_exchange_by_nodes_and_rails() {
+    let topology = Topology::from_node_sizes(&[4; 18]);
+    let (ranks, levels) = (72_u32, 3 + 17);
+    let messages = |communicator: &Communicator| {
+        let sent = communicator.counters().total();
+        communicator.reset_counters();
+        sent.intra_node_messages + sent.inter_node_messages
+    };
+    let by_hand = CommOptions { one_step_bytes: Some(64), ..CommOptions::default() };
+    for (options, of_a_sum) in [(CommOptions::default(), 2 * levels), (by_hand, 71)] {
+        run(&topology, &options, |communicator| {
+            let me = communicator.rank().0 as u32;
+            communicator.barrier()?;
+            assert_eq!(messages(communicator), levels);
+            let mut all = vec![0; 72];
+            communicator.all_gather(&[me], &mut all)?;
+            assert!(all.iter().copied().eq(0..ranks));
+            assert_eq!(messages(communicator), levels);
+            let mut sum = [me];
+            communicator.all_reduce(&mut sum)?;
+            assert_eq!((sum, messages(communicator)), ([71 * 36], of_a_sum));
+            // From a rank in the middle: straight to all, and in segments.
+            for len in [5, 20_000] {
+                let mut data: Vec<u32> = (0..len).map(|at| if me == 30 { at } else { 0 }).collect();
+                communicator.broadcast(Rank(30), &mut data)?;
+                assert!(data.into_iter().eq(0..len), "{len} words at rank {me}");
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Numbers that a sum would change come out with the bits that their holders have, one or all.
+#[test]
+fn what_ranks_hold_is_put_together_bit_for_bit() {
+    let expected = [-0.0, f32::from_bits(0x7fc0_1234), 1.5, f32::MIN_POSITIVE / 4.0];
+    let got = run(&Topology::one_node(3), &CommOptions::default(), |communicator| {
+        let me = communicator.rank().0;
+        let holds = |at: usize| at == 3 || at == me;
+        let mut data = [0, 1, 2, 3].map(|at| if holds(at) { expected[at] } else { 0.0 });
+        communicator.put_together(&mut data)?;
+        Ok(data.map(f32::to_bits))
+    });
+    assert!(got.iter().all(|bits| *bits == expected.map(f32::to_bits)), "{got:x?}");
 }

@@ -274,10 +274,12 @@ fn times_that_nothing_can_measure_are_refused() {
         let bench = [&BARRIER[..], &["--deadline-s", value]].concat();
         let launch = ["launch", "-n", "1", "--grace-s", value, "--", "doctor"];
         let silence = format!("comm.silence_s={value}");
-        let commands: [(&[&str], &str); 5] = [
+        let rendezvous = format!("comm.rendezvous_s={value}");
+        let commands: [(&[&str], &str); 6] = [
             (&["train", "--preset", "tiny", "--set", &set, "--dry-run"], "comm.deadline_s"),
             (&["plan", "--preset", "tiny", "--set", &set], "comm.deadline_s"),
             (&["plan", "--preset", "tiny", "--set", &silence], "comm.silence_s"),
+            (&["plan", "--preset", "tiny", "--set", &rendezvous], "comm.rendezvous_s"),
             (&bench, "--deadline-s"),
             (&launch, "--grace-s"),
         ];

@@ -20,10 +20,10 @@ impl Communicator {
     /// all ranks, for every transport, the algorithm and the length.
     ///
     /// Small data takes one step where ranks are not many (64 or fewer, or on nodes that do not
-    /// allow levels): everybody sends everything to everybody, and all add alike. Of
-    /// large data each rank adds up one segment and sends the sum to all; where there are several
-    /// nodes, as [`CommOptions::all_reduce`](crate::CommOptions) says, first inside the node, then
-    /// once across the network.
+    /// allow levels): everybody sends everything to everybody, and all add alike. Of large data
+    /// each rank adds up one segment and sends the sum to all; where there are several nodes, as
+    /// [`CommOptions::all_reduce`](crate::CommOptions) says, first inside the node, then once
+    /// across the network.
     pub fn all_reduce<T: Element>(&self, data: &mut [T]) -> Result<()> {
         self.all_reduce_chunks(data, usize::MAX, &mut |_, _| {})
     }
@@ -101,11 +101,13 @@ impl Communicator {
         let bytes = elements * size_of::<T>();
         let measured =
             self.measured_all_reduce(bytes).filter(|_| self.options().one_step_bytes.is_none());
-        let is_large = has_levels && self.num_ranks() > MANY;
+        // What was measured or set for this job comes first.
+        let goes_in_levels =
+            has_levels && self.num_ranks() > MANY && self.options().one_step_bytes.is_none();
         match self.options().all_reduce {
-            AllReduce::Auto if is_large => Algorithm::Hierarchical,
             _ if measured == Some(Algorithm::Direct) => Algorithm::Direct,
             _ if measured == Some(Algorithm::TwoSteps) => Algorithm::TwoSteps,
+            AllReduce::Auto if goes_in_levels => Algorithm::Hierarchical,
             _ if measured.is_none() && bytes <= one_step => Algorithm::Direct,
             AllReduce::Auto if has_levels => Algorithm::Hierarchical,
             _ => Algorithm::TwoSteps,

@@ -18,8 +18,8 @@ pub struct NetworkPlan {
     /// Bytes of memory that connections and the table of all ranks take.
     pub bytes: usize,
     pub bytes_of_rank_0: usize,
-    /// Messages that a rank sends in a step. Sums of more than a MiB are done in pieces, which are
-    /// counted for the dense network.
+    /// Messages that a rank sends in a step, ids exchanged unless `comm.ids` is "known". Sums of
+    /// more than a MiB are done in pieces, which are counted for the dense network.
     pub messages_per_step: usize,
 }
 
