@@ -7,6 +7,7 @@ pub mod lanes;
 pub mod model;
 pub(crate) mod model_state;
 pub mod ranks;
+pub(crate) mod row_exchange;
 pub mod schedule;
 pub mod share;
 pub(crate) mod table_state;

@@ -65,6 +65,7 @@ mod report;
 mod resume;
 mod reuse;
 mod run_support;
+mod saved_together;
 mod screens;
 mod session_steps;
 mod sharded;

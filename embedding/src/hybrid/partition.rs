@@ -55,6 +55,9 @@ pub enum Place {
 /// Most owners that a partition divides rows among: each has a sum block of its own at least.
 pub const MAX_OWNERS: usize = MAX_SUM_BLOCKS;
 
+/// Rows looked at together: their codes lie on the stack.
+const ROWS_AT_ONCE: usize = 256;
+
 /// Most rows of a table keyed by row indices: so many a partition can number.
 pub const MAX_TABLE_ROWS: u64 = 1 << 44;
 
@@ -216,6 +219,44 @@ impl Partition {
                 }
             }
         }
+    }
+
+    /// Calls `body` with the number of each of `rows`, or raw ids, and its code.
+    pub(crate) fn each_code(
+        &self,
+        table: usize,
+        mut rows: impl Iterator<Item = u64>,
+        mut body: impl FnMut(usize, Code),
+    ) {
+        let mut places = [0; ROWS_AT_ONCE];
+        let mut codes = [Code::default(); ROWS_AT_ONCE];
+        let mut done = 0;
+        loop {
+            let mut filled = 0;
+            for (place, row) in places.iter_mut().zip(&mut rows) {
+                *place = row;
+                filled += 1;
+            }
+            self.classify_rows(table, &places[..filled], &mut codes[..filled]);
+            codes[..filled].iter().enumerate().for_each(|(index, &code)| body(done + index, code));
+            done += filled;
+            if filled < ROWS_AT_ONCE {
+                break;
+            }
+        }
+    }
+
+    /// Calls `body` with the number of each of `rows` of table `table`, or raw ids, and its owner;
+    /// none of a frequent row, which every rank holds.
+    pub fn each_owner(
+        &self,
+        table: usize,
+        rows: impl Iterator<Item = u64>,
+        mut body: impl FnMut(usize, Option<Owner>),
+    ) {
+        self.each_code(table, rows, |index, code| {
+            body(index, (!code.is_frequent()).then(|| Owner(code.owner())));
+        });
     }
 
     /// Frequent rows of table `table`: rows of the replica that every rank holds.

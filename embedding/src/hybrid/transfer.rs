@@ -1,6 +1,5 @@
 //! Rows by their row index, wherever they lie: what checkpoints read and write.
 
-use super::partition::Code;
 use super::set::{HybridSet, Location};
 use super::table::HybridTable;
 use crate::error::{EmbeddingError, Result};
@@ -10,9 +9,6 @@ use crate::slot::TableSlot;
 use crate::table::{EmbeddingTable, Grain, Keys};
 use headlong_device::Mat;
 use std::sync::MutexGuard;
-
-/// Rows looked at together: their codes lie on the stack.
-const ROWS_AT_ONCE: usize = 256;
 
 impl HybridSet {
     /// Copies rows of tensor number `tensor` of [`Self::tensors`], from row `first_row` of the
@@ -176,21 +172,13 @@ impl HybridSet {
         count: usize,
         mut body: impl FnMut(usize, Held),
     ) {
-        let mut rows = [0; ROWS_AT_ONCE];
-        let mut codes = [Code::default(); ROWS_AT_ONCE];
-        for done in (0..count).step_by(ROWS_AT_ONCE) {
-            let len = ROWS_AT_ONCE.min(count - done);
-            let first = first_row + done as u64;
-            rows[..len].iter_mut().zip(first..).for_each(|(to, row)| *to = row);
-            self.partition.classify_rows(table, &rows[..len], &mut codes[..len]);
-            for (index, code) in codes[..len].iter().enumerate() {
-                if code.is_frequent() {
-                    body(done + index, Held::Frequent(code.slot() as usize));
-                } else if code.owner() == self.owner.0 {
-                    body(done + index, Held::Local(code.local_row() as usize));
-                }
+        self.partition.each_code(table, (first_row..).take(count), |index, code| {
+            if code.is_frequent() {
+                body(index, Held::Frequent(code.slot() as usize));
+            } else if code.owner() == self.owner.0 {
+                body(index, Held::Local(code.local_row() as usize));
             }
-        }
+        });
     }
 }
 

@@ -12,7 +12,7 @@ use crate::iteration::ranks::RankGroup;
 use crate::iteration::table_state::{Group, find_groups};
 use crate::state::checkpoint::{
     Cause, CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, LossScaleState,
-    ModelFingerprint, OptimizerFingerprint, Section, TableFingerprint, TensorId,
+    ModelFingerprint, OptimizerFingerprint, Processes, Section, TableFingerprint, TensorId,
 };
 use crate::state::digest::{chunks, read_error};
 use headlong_device::Mat;
@@ -101,7 +101,7 @@ impl Model {
     }
 
     /// Whether each rank has a part of a dense tensor: the states of what it moves.
-    fn has_part_of(&self, tensor: TensorId) -> bool {
+    pub(crate) fn has_part_of(&self, tensor: TensorId) -> bool {
         self.divided.is_some() && tensor.state.is_some()
     }
 
@@ -169,7 +169,7 @@ impl RankGroup {
     }
 
     /// The tables as the last look at the layout found them.
-    fn groups(&self) -> Arc<Vec<Group>> {
+    pub(crate) fn groups(&self) -> Arc<Vec<Group>> {
         Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -201,10 +201,9 @@ impl RankGroup {
         (0..self.len()).try_for_each(|rank| self.worker(rank).set_loss_scale(Some(state)))
     }
 
-    /// Threads that save a checkpoint: one for each rank of this process. With ranks in other
-    /// processes every read is an exchange, so that reads come in one order.
+    /// Threads that save a checkpoint: one for each rank of this process.
     pub fn num_writers(&self) -> usize {
-        if self.has_remote_ranks() { 1 } else { self.len() }
+        self.len()
     }
 
     /// Whether this process has rank 0, which writes what is written once.
@@ -354,6 +353,39 @@ impl RankGroup {
     }
 }
 
+impl RankGroup {
+    /// Reads what of some rows lies with the ranks of this process; the rest of `out` stays.
+    pub(crate) fn read_here(
+        &self,
+        tensor: TensorId,
+        first_row: u64,
+        out: &mut [f32],
+    ) -> Result<(), Cause> {
+        let is_dense = tensor.section == Section::Dense;
+        if is_dense && self.is_with_all(tensor) {
+            return self.first().model().read_dense(tensor, first_row, out);
+        }
+        let groups = self.groups();
+        for rank in 0..self.len() {
+            let worker = self.worker(rank);
+            match is_dense {
+                true => worker.model().read_dense(tensor, first_row, out)?,
+                false => groups[tensor.index].read(worker.model(), tensor.state, first_row, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every rank has all rows of a tensor.
+    pub(crate) fn is_with_all(&self, tensor: TensorId) -> bool {
+        let first = self.first();
+        match tensor.section {
+            Section::Dense => !first.model().has_part_of(tensor),
+            Section::Tables => self.groups()[tensor.index].is_with_all(first.model()),
+        }
+    }
+}
+
 /// Where ranks live in several processes, all of them read the same rows in the same order: each
 /// read is an exchange, and so is a look at the layout where tables hold raw ids or rows that share
 /// storage.
@@ -366,27 +398,20 @@ impl CheckpointSource for RankGroup {
     }
 
     fn read(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause> {
-        let is_dense = tensor.section == Section::Dense;
-        if is_dense && !self.first().model().has_part_of(tensor) {
-            return self.first().model().read_dense(tensor, first_row, out);
-        }
-        let remote = self.has_remote_ranks();
+        let remote = self.has_remote_ranks() && !self.is_with_all(tensor);
         if remote {
             out.fill(0.0);
         }
-        let groups = self.groups();
-        for rank in 0..self.len() {
-            let worker = self.worker(rank);
-            match is_dense {
-                true => worker.model().read_dense(tensor, first_row, out)?,
-                false => groups[tensor.index].read(worker.model(), tensor.state, first_row, out)?,
-            }
-        }
+        self.read_here(tensor, first_row, out)?;
         if remote {
             // A row is zero bits where it does not lie, and the same bits where it does.
             self.first().model().communicator.put_together(out)?;
         }
         Ok(())
+    }
+
+    fn processes(&self) -> Option<&dyn Processes> {
+        self.has_remote_ranks().then_some(self)
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::iteration::model::Model;
 use crate::state::checkpoint::{Cause, RowState, TableLayout};
 use headlong_embedding::checkpoint::{ID_FLOATS, id_from_floats};
-use headlong_embedding::hybrid::Place;
+use headlong_embedding::hybrid::{Owner, Place, TablePlacement};
 use headlong_embedding::{EmbeddingTable, Grain, Keys, TensorSpec};
 use std::sync::MutexGuard;
 
@@ -160,6 +160,44 @@ impl Group {
     /// Which table of the model it is of.
     pub fn table(&self) -> usize {
         self.table
+    }
+
+    /// Whether every rank holds the whole table.
+    pub fn is_with_all(&self, model: &Model) -> bool {
+        matches!(self.placement(model), Some(TablePlacement::DataParallel))
+    }
+
+    /// The rank that holds the whole table, where one does.
+    pub fn holder(&self, model: &Model) -> Option<usize> {
+        match self.placement(model) {
+            Some(TablePlacement::TableWise(owner)) => Some(owner.0),
+            _ => None,
+        }
+    }
+
+    fn placement<'a>(&self, model: &'a Model) -> Option<&'a TablePlacement> {
+        model.tables.partition().placements().nth(self.table)
+    }
+
+    /// Calls `body` with the number of each of `rows` rows and the rank that holds it; none where
+    /// all do.
+    pub fn each_holder(
+        &self,
+        model: &Model,
+        (first_row, rows): (u64, u64),
+        mut body: impl FnMut(usize, Option<usize>),
+    ) {
+        let partition = model.tables.partition();
+        let body = |index, owner: Option<Owner>| body(index, owner.map(|owner| owner.0));
+        match &self.access {
+            Access::Ids(ids) => {
+                let ids = ids[first_row as usize..].iter().take(rows as usize);
+                partition.each_owner(self.table, ids.copied(), body);
+            }
+            Access::Rows | Access::Whole => {
+                partition.each_owner(self.table, first_row..first_row + rows, body);
+            }
+        }
     }
 
     /// Fills those rows of a tensor that this rank holds.

@@ -35,8 +35,8 @@ use crate::metrics::{EvalMetrics, Scores};
 use crate::run::drift::{Drift, DriftWatch, covered_share};
 use crate::run::statistics::STATISTICS_BLOB;
 use crate::state::checkpoint::{
-    Checkpoint, CheckpointDirectory, Cleaned, DEFAULT_SHARD_BYTES, DataFingerprint, Files,
-    RandomState, SaveReport, SavedState, Select, Snapshot, TrainedFile, read_like_a_save,
+    Checkpoint, CheckpointDirectory, Cleaned, DataFingerprint, Files, RandomState, SaveReport,
+    SavedState, Select, Snapshot, SystemFiles, TrainedFile, take_part_in_save,
 };
 use checkpoints::{blob, open_directory_on, parse_state, remember_order};
 use headlong_embedding::hybrid::statistics::Statistics;
@@ -127,6 +127,8 @@ pub struct Session {
     /// Counts rows where the frequent ones may be chosen again.
     drift: Option<DriftWatch>,
     checkpoints: Option<CheckpointDirectory>,
+    /// What this process writes its part of a checkpoint through, where another one leads.
+    files: Arc<dyn Files>,
 }
 
 /// A step that the device has been given: [`Session::enqueue`].
@@ -215,6 +217,7 @@ impl Session {
             evaluations: Evaluations::default(),
             drift,
             checkpoints,
+            files: Arc::new(SystemFiles),
         };
         session.keep_evaluations(threads)?;
         Ok(session)
@@ -382,14 +385,13 @@ impl Session {
         checkpoints.save(&snapshot).map_err(Error::failed("the checkpoint was not saved"))
     }
 
-    /// Gives the rows of this process to the one that saves, where that is another.
+    /// Writes this process's files of a checkpoint, where another one leads.
     fn take_part_in_save(&self) -> Result<()> {
-        if self.config.checkpoint.dir.is_none() || self.group.leads() {
-            return Ok(());
-        }
-        read_like_a_save(&self.group, DEFAULT_SHARD_BYTES).map_err(|error| {
-            Error::failed("the rows of this rank could not be given to the one that saves")(error)
-        })
+        let dir = self.config.checkpoint.dir.as_ref().filter(|_| !self.group.leads());
+        let Some(dir) = dir else { return Ok(()) };
+        let _busy = self.group.busy("saves a checkpoint");
+        take_part_in_save(&*self.files, dir, &self.group, self.step)
+            .map_err(Error::failed("the checkpoint was not saved"))
     }
 
     /// Adds this process's wish to stop to the next step: all ranks stop after the same one.
@@ -438,8 +440,10 @@ impl Session {
     pub fn save_through(&mut self, files: Arc<dyn Files>) -> Result<()> {
         // One writer at a time: the old one gives up its lock first.
         if self.checkpoints.take().is_some() {
-            self.checkpoints = open_directory_on(files, &self.config, self.group.num_writers())?;
+            let writers = self.group.num_writers();
+            self.checkpoints = open_directory_on(Arc::clone(&files), &self.config, writers)?;
         }
+        self.files = files;
         Ok(())
     }
 

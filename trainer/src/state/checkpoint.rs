@@ -20,6 +20,8 @@ mod read;
 mod remover;
 pub mod retention;
 mod shard;
+mod tensor_file;
+mod together;
 mod write;
 
 pub use difference::{Difference, first_difference};
@@ -30,8 +32,8 @@ pub use directory::{
 pub use error::{Cause, CheckpointError, Result};
 pub use files::{FileWriter, Files, SystemFiles};
 pub use layout::{
-    CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, RowState, Section,
-    TableLayout, Tensor, TensorId,
+    CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, Portion, Processes,
+    RowState, Section, TableLayout, Tensor, TensorId,
 };
 pub use manifest::{
     DataFingerprint, FORMAT_VERSION, FileEntry, LossScaleState, MANIFEST_FILE, Manifest,
@@ -39,4 +41,5 @@ pub use manifest::{
 };
 pub use read::{Checkpoint, Select, step_name};
 pub use shard::{Content, DEFAULT_SHARD_BYTES, RowRange};
-pub use write::{Blob, BlobWriter, Snapshot, read_like_a_save};
+pub use together::take_part_in_save;
+pub use write::{Blob, BlobWriter, Snapshot};

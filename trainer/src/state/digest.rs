@@ -11,7 +11,10 @@
 //! digest  = XXH3-128(tensors in the order of their names)
 //! ```
 
-use crate::state::checkpoint::{Cause, CheckpointError, CheckpointSource, Tensor};
+use crate::state::checkpoint::{
+    Cause, CheckpointError, CheckpointSource, Portion, Processes, Tensor,
+};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::IntoBytes as _;
@@ -20,21 +23,55 @@ use zerocopy::IntoBytes as _;
 pub(crate) const CHUNK_BYTES: u64 = 8 << 20;
 
 /// The digest of everything `source` holds: 32 hexadecimal digits. Rows stream through one buffer
-/// of 8 MiB.
+/// of 8 MiB. Where they lie with several processes, all call it, and each takes its share of them.
 pub fn weights_digest(source: &dyn CheckpointSource) -> Result<String, CheckpointError> {
     let mut digest = WeightsDigest::default();
     let mut values = Vec::new();
     let mut bytes = Vec::new();
-    for tensor in source.layout().tensors()? {
-        for (first_row, rows) in chunks(tensor.width, 0, tensor.rows) {
-            values.resize((rows * tensor.width) as usize, 0.0);
-            source.read(tensor.id, first_row, &mut values).map_err(read_error(&tensor.name))?;
-            to_bytes(&values, &mut bytes);
-            digest.add(&tensor.name, tensor.width, first_row, &bytes);
+    let tensors = source.layout().tensors()?;
+    let mut portions = tensors.iter().flat_map(|tensor| {
+        let Tensor { id, width, rows, .. } = *tensor;
+        chunks(width, 0, rows)
+            .map(move |(first_row, rows)| (tensor, Portion { tensor: id, first_row, rows, width }))
+    });
+    let processes = source.processes();
+    let (own, count) = processes.map_or((0, 1), |all| (all.own(), all.count()));
+    loop {
+        let round: Vec<_> = portions.by_ref().take(count).collect();
+        if round.is_empty() {
+            break;
         }
-        digest.shape(&tensor);
+        let mut wanted: Vec<_> = round.iter().map(|(_, portion)| Some(*portion)).collect();
+        wanted.resize(count, None);
+        if let Some(processes) = processes {
+            processes.bring(&wanted, &mut values).map_err(exchange_error("its rows"))?;
+        }
+        let Some(&(tensor, portion)) = round.get(own) else { continue };
+        if processes.is_none() {
+            values.resize(portion.len(), 0.0);
+            let read = source.read(tensor.id, portion.first_row, &mut values);
+            read.map_err(read_error(&tensor.name))?;
+        }
+        to_bytes(&values, &mut bytes);
+        digest.add(&tensor.name, tensor.width, portion.first_row, &bytes);
     }
-    Ok(digest.finish())
+    if let Some(processes) = processes {
+        digest = digest.of_all(processes)?;
+    }
+    tensors.iter().for_each(|tensor| digest.shape(tensor));
+    let mut text = digest.finish();
+    if let Some(processes) = processes {
+        let mut first = text.into_bytes();
+        processes.tell(&mut first).map_err(exchange_error("the digest of all rows"))?;
+        text = String::from_utf8(first)
+            .map_err(|error| exchange_error("the digest of all rows")(error.into()))?;
+    }
+    Ok(text)
+}
+
+/// What the processes of a job tell each other has failed.
+pub(crate) fn exchange_error(what: &'static str) -> impl FnOnce(Cause) -> CheckpointError {
+    move |source| CheckpointError::Exchange { what, source }
 }
 
 /// Portions (first row, rows) of `rows` rows from `first_row` on, each of about [`CHUNK_BYTES`] and
@@ -63,12 +100,12 @@ pub(crate) fn to_bytes(values: &[f32], bytes: &mut Vec<u8>) {
 }
 
 /// Builds a digest from rows in any order.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct WeightsDigest {
     tensors: BTreeMap<String, TensorDigest>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct TensorDigest {
     shape: Vec<u64>,
     sum: u128,
@@ -100,6 +137,19 @@ impl WeightsDigest {
             let tensor = self.tensors.entry(name).or_default();
             tensor.sum = tensor.sum.wrapping_add(part.sum);
         }
+    }
+
+    /// For process 0, the rows that all have seen, each some.
+    fn of_all(self, processes: &dyn Processes) -> Result<Self, CheckpointError> {
+        let what = "the digest of its rows";
+        let own = serde_json::to_vec(&self).expect("a digest has text keys only");
+        let said = processes.gather(&own).map_err(exchange_error(what))?;
+        let mut all = Self::default();
+        for said in said {
+            let part = serde_json::from_slice(&said);
+            all.merge(part.map_err(|error| exchange_error(what)(error.into()))?);
+        }
+        Ok(all)
     }
 
     pub fn shape(&mut self, tensor: &Tensor) {

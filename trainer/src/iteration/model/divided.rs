@@ -152,4 +152,22 @@ impl Model {
         let end = (start + len).min(own.end).max(first);
         (first - start..end - start, first - own.start..end - own.start)
     }
+
+    /// The same elements by the rank that has their states: a run of each.
+    pub(crate) fn runs_of_states(
+        &self,
+        index: usize,
+        offset: usize,
+        len: usize,
+    ) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let mat = self.weights.mats().nth(index).expect("a parameter of this model has a slot");
+        let start = self.weights.elements_of(&mat).start + offset;
+        let bounds = self.divided.as_ref().map_or(&[][..], |divided| &divided.bounds);
+        let run = move |part: &[usize]| {
+            let first = start.max(part[0]);
+            let end = (start + len).min(part[1]).max(first);
+            first - start..end - start
+        };
+        bounds.windows(2).map(run).enumerate().filter(|(_, run)| !run.is_empty())
+    }
 }

@@ -16,11 +16,12 @@
 use super::error::{CheckpointError, Result};
 use super::files::{Files, SystemFiles};
 use super::manifest::{MANIFEST_FILE, check_name};
-use super::read::{Checkpoint, step_name, step_named};
+use super::read::{ASIDE, Checkpoint, aside_of, step_name, step_named};
 use super::remover::Remover;
 use super::retention::{self, Candidate, superfluous};
 use super::shard::DEFAULT_SHARD_BYTES;
-use super::write::{FilePlan, Snapshot, Written, write_files};
+use super::tensor_file::FilePlan;
+use super::write::{Snapshot, Written, write_files};
 use crate::metrics::EvalMetric;
 use headlong_device::files::FolderLock;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs};
 
-const ASIDE: &str = ".tmp-";
 const FORMER: &str = ".old-";
 /// What the names of a checkpoint's files end with.
 const ENDINGS: [&str; 2] = [".safetensors", ".bin"];
@@ -148,9 +148,11 @@ impl CheckpointDirectory {
             return Err(CheckpointError::Replaced { path: self.path.clone() });
         }
         let name = step_name(snapshot.state.step);
-        let aside = self.path.join(format!("{ASIDE}{name}"));
+        let aside = aside_of(&self.path, snapshot.state.step);
         let path = self.path.join(&name);
-        let plan = FilePlan::new(snapshot, self.options.shard_bytes)?;
+        let mut plan = FilePlan::new(snapshot.source, self.options.shard_bytes)?;
+        let blobs = snapshot.blobs.iter().map(|blob| blob.estimated_bytes);
+        plan.bytes = blobs.fold(plan.bytes, u64::saturating_add);
         let mut warnings = self.remover.warnings();
         let mut removed = Vec::new();
         let is_short = |free: Option<u64>| free.is_some_and(|free| free < plan.bytes);
@@ -285,7 +287,7 @@ impl CheckpointDirectory {
     /// Renames first, so that a checkpoint half removed never looks like one that is damaged.
     fn remove(&self, path: &Path, step: u64) -> Result<()> {
         let files = &*self.options.files;
-        let aside = self.path.join(format!("{ASIDE}{}", step_name(step)));
+        let aside = aside_of(&self.path, step);
         files.rename(path, &aside).map_err(CheckpointError::io("rename", path))?;
         files.sync_dir(&self.path).map_err(CheckpointError::io("flush", &self.path))?;
         self.remover.remove(aside);

@@ -129,6 +129,13 @@ pub enum CheckpointError {
         action: &'static str,
         source: Cause,
     },
+    /// The processes that save a checkpoint together cannot go on.
+    #[error("{what} could not be exchanged among the processes that save")]
+    Exchange {
+        /// What one of them wanted to tell: `its rows`.
+        what: &'static str,
+        source: Cause,
+    },
 }
 
 /// What to do about a damaged checkpoint.

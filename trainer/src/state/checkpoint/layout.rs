@@ -114,6 +114,57 @@ pub trait CheckpointSource: Sync {
     /// Copies rows `first_row ..` of `tensor` to `out`, row-major, without padding. The length of
     /// `out` is a multiple of the tensor's width and never reaches beyond its last row.
     fn read(&self, tensor: TensorId, first_row: u64, out: &mut [f32]) -> Result<(), Cause>;
+
+    /// The processes that the values lie with, where they are several: these save together.
+    fn processes(&self) -> Option<&dyn Processes> {
+        None
+    }
+}
+
+/// The processes of a job, as those see it that save together. All of them make the same calls in
+/// the same order, and each knows the same layout.
+pub trait Processes: Sync {
+    fn count(&self) -> usize;
+
+    /// Which of them this one is. Process 0 has the directory of checkpoints.
+    fn own(&self) -> usize;
+
+    /// The process that holds all rows of a table of the layout alone, where one does.
+    fn holder_of(&self, table: usize) -> Option<usize>;
+
+    /// Brings to each process the rows of `wanted` that are under its number: to this one, into
+    /// `out`, which becomes as long as they are.
+    fn bring(&self, wanted: &[Option<Portion>], out: &mut Vec<f32>) -> Result<(), Cause>;
+
+    /// What each process says, by its number: process 0 hears it, the others nothing.
+    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause>;
+
+    /// `word` becomes that of process 0, which is as long.
+    fn tell(&self, word: &mut [u8]) -> Result<(), Cause>;
+
+    /// Whether all processes say yes: the same answer for all.
+    fn all_say(&self, own: bool) -> Result<bool, Cause>;
+}
+
+/// Some rows of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portion {
+    pub tensor: TensorId,
+    pub first_row: u64,
+    pub rows: u64,
+    /// Numbers per row.
+    pub width: u64,
+}
+
+impl Portion {
+    /// Numbers in all.
+    pub fn len(&self) -> usize {
+        (self.rows * self.width) as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 pub trait CheckpointSink {

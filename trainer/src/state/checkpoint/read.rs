@@ -290,6 +290,14 @@ pub fn step_name(step: u64) -> String {
     format!("{STEP}{step:09}")
 }
 
+/// What the name of a checkpoint begins with that is being written or removed.
+pub(super) const ASIDE: &str = ".tmp-";
+
+/// Where a checkpoint in `directory` is written.
+pub(super) fn aside_of(directory: &Path, step: u64) -> PathBuf {
+    directory.join(format!("{ASIDE}{}", step_name(step)))
+}
+
 /// The step of a name that is written here: `prefix` and the name of a step's directory, digit for
 /// digit.
 pub(super) fn step_named(path: &Path, prefix: &str) -> Option<u64> {

@@ -60,34 +60,52 @@ impl Piece {
     }
 }
 
+/// A file to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedFile {
+    pub name: String,
+    pub content: Content,
+    /// The process that holds all of it, where `holder_of` names one.
+    pub holder: Option<usize>,
+}
+
 /// The files that the tensors of `layout` are written to: `dense.safetensors` and
 /// `tables-00001.safetensors` …, each at most about `shard_bytes` long (one row at least). Small
-/// tables share a file.
-pub(crate) fn plan_files(layout: &Layout, shard_bytes: u64) -> Result<Vec<(String, Content)>> {
+/// tables share a file, where they have the same holder.
+pub(crate) fn plan_files(
+    layout: &Layout,
+    shard_bytes: u64,
+    holder_of: &dyn Fn(usize) -> Option<usize>,
+) -> Result<Vec<PlannedFile>> {
     let mut files = Vec::new();
     if !layout.dense.is_empty() {
-        files.push(("dense.safetensors".to_owned(), Content::Dense));
+        let name = "dense.safetensors".to_owned();
+        files.push(PlannedFile { name, content: Content::Dense, holder: None });
     }
-    let mut shards: Vec<Vec<RowRange>> = Vec::new();
+    let mut tables: Vec<_> = (0..layout.tables.len()).collect();
+    tables.sort_by_key(|&table| holder_of(table));
+    let mut shards: Vec<(Option<usize>, Vec<RowRange>)> = Vec::new();
     let mut room = 0;
-    for (index, table) in layout.tables.iter().enumerate() {
+    for index in tables {
+        let (table, holder) = (&layout.tables[index], holder_of(index));
         let row_bytes: u64 =
             layout.tensors_of(Section::Tables, index)?.iter().map(|tensor| tensor.width * 4).sum();
         let mut first_row = 0;
         while first_row < table.rows {
-            if room < row_bytes || shards.is_empty() {
-                shards.push(Vec::new());
+            if room < row_bytes || shards.last().is_none_or(|(last, _)| *last != holder) {
+                shards.push((holder, Vec::new()));
                 room = shard_bytes.max(row_bytes);
             }
             let rows = (room / row_bytes).min(table.rows - first_row);
             let range = RowRange { table: table.name.clone(), first_row, rows };
-            shards.last_mut().expect("a shard was opened above").push(range);
+            shards.last_mut().expect("a shard was opened above").1.push(range);
             room -= rows * row_bytes;
             first_row += rows;
         }
     }
-    for (number, ranges) in (1..).zip(shards) {
-        files.push((format!("tables-{number:05}.safetensors"), Content::Rows { ranges }));
+    for (number, (holder, ranges)) in (1..).zip(shards) {
+        let name = format!("tables-{number:05}.safetensors");
+        files.push(PlannedFile { name, content: Content::Rows { ranges }, holder });
     }
     Ok(files)
 }
@@ -187,25 +205,43 @@ mod tests {
         }
     }
 
-    fn ranges(shard_bytes: u64) -> Vec<Vec<(String, u64, u64)>> {
-        let files = plan_files(&layout(), shard_bytes).unwrap();
-        let of = |content| match content {
+    fn ranges(
+        shard_bytes: u64,
+        holder_of: &dyn Fn(usize) -> Option<usize>,
+    ) -> Vec<Vec<(String, u64, u64)>> {
+        let files = plan_files(&layout(), shard_bytes, holder_of).unwrap();
+        let of = |file: PlannedFile| match file.content {
             Content::Rows { ranges } => {
                 ranges.into_iter().map(|range| (range.table, range.first_row, range.rows)).collect()
             }
             _ => vec![],
         };
-        files.into_iter().skip(1).map(|(_, content)| of(content)).collect()
+        files.into_iter().skip(1).map(of).collect()
     }
 
     #[test]
     fn rows_are_cut_at_the_shard_size_and_small_tables_share_a_file() {
         let c = |name: &str, first, rows| (name.to_owned(), first, rows);
+        let of_all = |shard_bytes| ranges(shard_bytes, &|_| None);
         // A row of weights and states is 12 bytes.
-        assert_eq!(ranges(1 << 20), [[c("C1", 0, 10), c("C2", 0, 3)]]);
-        assert_eq!(ranges(96), [vec![c("C1", 0, 8)], vec![c("C1", 8, 2), c("C2", 0, 3)]]);
-        assert_eq!(ranges(60), [vec![c("C1", 0, 5)], vec![c("C1", 5, 5)], vec![c("C2", 0, 3)]]);
-        assert_eq!(ranges(1).len(), 13);
+        assert_eq!(of_all(1 << 20), [[c("C1", 0, 10), c("C2", 0, 3)]]);
+        assert_eq!(of_all(96), [vec![c("C1", 0, 8)], vec![c("C1", 8, 2), c("C2", 0, 3)]]);
+        assert_eq!(of_all(60), [vec![c("C1", 0, 5)], vec![c("C1", 5, 5)], vec![c("C2", 0, 3)]]);
+        assert_eq!(of_all(1).len(), 13);
+    }
+
+    #[test]
+    fn tables_of_different_holders_share_no_file() {
+        let held = |holders: [Option<usize>; 2]| {
+            let holder_of = move |table: usize| holders[table];
+            let names = |file: Vec<(String, u64, u64)>| -> Vec<String> {
+                file.into_iter().map(|(name, ..)| name).collect()
+            };
+            ranges(1 << 20, &holder_of).into_iter().map(names).collect::<Vec<_>>()
+        };
+        assert_eq!(held([Some(1), Some(1)]), [["C1", "C2"]]);
+        assert_eq!(held([Some(1), Some(0)]), [["C2"], ["C1"]]);
+        assert_eq!(held([Some(0), None]), [["C2"], ["C1"]]);
     }
 
     #[test]

@@ -1,0 +1,141 @@
+//! A save of several processes: each writes the files that the plan gives it, and process 0, which
+//! has the directory, the manifest when all are there.
+//!
+//! All of them know the same plan, and go through it in step. In each round, the rows that each
+//! writer puts into its file next go to it from where they lie, and to no one else. A table that
+//! lies with one process is written there, and nothing of it travels; rows that all have never do.
+//!
+//! Where not all of them see the directory, process 0 writes everything.
+
+use super::error::{CheckpointError, Result};
+use super::files::Files;
+use super::layout::{CheckpointSource, Processes};
+use super::manifest::FileEntry;
+use super::read::aside_of;
+use super::shard::DEFAULT_SHARD_BYTES;
+use super::tensor_file::{FilePlan, TensorOutput, portions};
+use crate::state::digest::{WeightsDigest, exchange_error};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// A file that a process has written, as process 0 hears of it.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    /// Its place in the plan.
+    index: usize,
+    entry: FileEntry,
+    digest: WeightsDigest,
+}
+
+/// What a process does that is not process 0 while this one saves `source` as `step`: it writes the
+/// files that are its own, and gives the others its rows.
+///
+/// # Errors
+/// A file that cannot be written; what the processes exchange.
+pub fn take_part_in_save(
+    files: &dyn Files,
+    directory: &Path,
+    source: &dyn CheckpointSource,
+    step: u64,
+) -> Result<()> {
+    let plan = FilePlan::new(source, DEFAULT_SHARD_BYTES)?;
+    match source.processes() {
+        Some(processes) => {
+            write_together(files, &aside_of(directory, step), &plan, processes).map(|_| ())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Writes the tensors into the directory `aside`, which process 0 has made: each process its own
+/// files. Gives process 0 the entries of all of them.
+pub(super) fn write_together(
+    files: &dyn Files,
+    aside: &Path,
+    plan: &FilePlan,
+    processes: &dyn Processes,
+) -> Result<Vec<(FileEntry, WeightsDigest)>> {
+    let (own, count) = (processes.own(), processes.count());
+    let shared = is_seen_by_all(aside, processes)?;
+    let writer_of = |index: usize| if shared { plan.files[index].writer } else { 0 };
+    let files_of = |process: usize| {
+        let own = plan.files.iter().enumerate();
+        let own = own.filter(move |(index, _)| writer_of(*index) == process);
+        own.flat_map(|(index, file)| portions(file).map(move |portion| (index, portion)))
+    };
+    let mut parts = Vec::new();
+    let mut queues: Vec<_> = (0..count).map(files_of).collect();
+    let mut values = Vec::new();
+    let mut output: Option<(usize, TensorOutput)> = None;
+    loop {
+        let next: Vec<_> = queues.iter_mut().map(Iterator::next).collect();
+        if next.iter().all(Option::is_none) {
+            break;
+        }
+        let wanted: Vec<_> =
+            next.iter().map(|next| next.map(|(_, (_, portion))| portion)).collect();
+        processes.bring(&wanted, &mut values).map_err(exchange_error("its rows"))?;
+        let Some((index, (piece, portion))) = next[own] else { continue };
+        if let Some((done, written)) = output.take_if(|(open, _)| *open != index) {
+            parts.push(finish(plan, done, written)?);
+        }
+        let file = &plan.files[index];
+        let (_, output) = match &mut output {
+            Some(output) => output,
+            empty => empty.insert((index, TensorOutput::create(files, aside, file)?)),
+        };
+        output.put(piece, portion.first_row, &values)?;
+    }
+    if let Some((done, written)) = output {
+        parts.push(finish(plan, done, written)?);
+    }
+    all_entries(aside, &parts, processes)
+}
+
+fn finish(plan: &FilePlan, index: usize, output: TensorOutput) -> Result<Part> {
+    let (entry, digest) = output.finish(&plan.files[index])?;
+    Ok(Part { index, entry, digest })
+}
+
+/// Whether all processes see the directory `aside` as process 0 has just made it: one that has a
+/// disk of its own sees none, or another.
+fn is_seen_by_all(aside: &Path, processes: &dyn Processes) -> Result<bool> {
+    let mark = || -> [u8; 24] {
+        let mark = fs::metadata(aside)
+            .map_or([0; 3], |seen| [seen.ino(), seen.mtime() as u64, seen.mtime_nsec() as u64]);
+        zerocopy::transmute!(mark)
+    };
+    let mut first = mark();
+    processes.tell(&mut first).map_err(exchange_error("where its directory is"))?;
+    let sees = first != [0; 24] && first == mark();
+    processes.all_say(sees).map_err(exchange_error("whether it sees the directory"))
+}
+
+/// For process 0, what all have written, in the order of the plan, once the files are where it
+/// looks for them; none for the others.
+fn all_entries(
+    aside: &Path,
+    parts: &[Part],
+    processes: &dyn Processes,
+) -> Result<Vec<(FileEntry, WeightsDigest)>> {
+    let own = serde_json::to_vec(parts).expect("parts have text keys only");
+    let said = processes.gather(&own).map_err(exchange_error("what it has written"))?;
+    let mut all: Vec<Part> = Vec::new();
+    for said in said {
+        let parts: Vec<Part> = serde_json::from_slice(&said)
+            .map_err(|error| exchange_error("what it has written")(error.into()))?;
+        all.extend(parts);
+    }
+    all.sort_by_key(|part| part.index);
+    for Part { entry, .. } in &all {
+        let file = aside.join(&entry.file);
+        let metadata = fs::metadata(&file).map_err(CheckpointError::io("read", &file))?;
+        let (expected, found) = (entry.bytes, metadata.len());
+        if expected != found {
+            return Err(CheckpointError::WrongSize { file, expected, found });
+        }
+    }
+    Ok(all.into_iter().map(|part| (part.entry, part.digest)).collect())
+}
