@@ -1,13 +1,15 @@
-//! A rank of a training job of two processes is killed or stopped while a checkpoint is written:
-//! the job ends within seconds, names it, leaves whole checkpoints and no process, and resumes from
-//! there to the same weights.
+//! A rank of a training job of several processes is killed or stopped while they write a
+//! checkpoint: the job ends within seconds, names it, leaves whole checkpoints and no process, and
+//! resumes from there to the same weights.
 
 #![cfg(test)]
 
 use crate::run_support::{Ended, Place, Run, digest, is_alive, names, ranks_of, steps};
 use headlong::state::checkpoint;
+use headlong_device::rng::CounterRng;
+use rustix::process::{Pid, Signal};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Training that saves often, and long enough to be hit while it does.
@@ -33,17 +35,18 @@ fn training(place: &Place, log: &str) -> Run {
     run.path("--log-json", &place.path(log))
 }
 
-fn launched(run: &Run) -> Run {
+fn launched(run: &Run, ranks: usize) -> Run {
     let command: Vec<&str> = run.arguments().iter().map(String::as_str).collect();
-    Run::new("launch").with(&["-n", "2", "--grace-s", "1", "--"]).with(&command)
+    let ranks = ranks.to_string();
+    Run::new("launch").with(&["-n", &ranks, "--grace-s", "1", "--"]).with(&command)
 }
 
-/// Whether a checkpoint newer than all whole ones is half written.
-fn is_being_written(checkpoints: &Path) -> bool {
+/// The step of a checkpoint newer than all whole ones that is half written.
+fn half_written(checkpoints: &Path) -> Option<u64> {
     let newest = steps(checkpoints).last().copied().unwrap_or(0);
     let aside = names(checkpoints);
     let half = aside.iter().filter_map(|name| name.strip_prefix(".tmp-step-")?.parse::<u64>().ok());
-    newest > 0 && half.max().is_some_and(|step| step > newest)
+    half.max().filter(|&step| newest > 0 && step > newest)
 }
 
 /// Strikes a rank while a checkpoint is written. Standard error of the launcher, and the time to
@@ -52,7 +55,7 @@ fn strike(run: &Run, checkpoints: &Path, victim: usize, signal: &str) -> (Ended,
     let mut launcher =
         run.command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     let begin = Instant::now();
-    while !is_being_written(checkpoints) {
+    while half_written(checkpoints).is_none() {
         let ended = launcher.try_wait().expect("an own child");
         if ended.is_some() || begin.elapsed() > Duration::from_secs(30) {
             // Its ranks end with it.
@@ -79,7 +82,7 @@ fn struck_while_saving(victim: usize, signal: &str, words: &str) {
     let place = Place::new("rows.txt");
     let checkpoints = place.path("checkpoints");
     let run = training(&place, "log.json").path("--checkpoint-dir", &checkpoints);
-    let run = launched(&run.with(&["--save-every", "2", "--resume"]));
+    let run = launched(&run.with(&["--save-every", "2", "--resume"]), 2);
     let (ended, took) = strike(&run, &checkpoints, victim, signal);
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     assert!(ended.stderr.contains(words), "{}", ended.stderr);
@@ -112,4 +115,93 @@ fn rank_0_killed_during_a_checkpoint() {
 #[test]
 fn rank_1_stopped_during_a_checkpoint() {
     struck_while_saving(1, "STOP", "rank 1 did not end within 1 s");
+}
+
+#[test]
+fn twenty_kills_of_ranks_that_save() {
+    survive(4, 20);
+}
+
+/// `cargo xtask soak` runs this and keeps what it prints.
+#[test]
+#[ignore = "minutes: cargo xtask soak"]
+fn soak_200_kills_of_ranks_that_save() {
+    survive(8, 200);
+}
+
+/// Kills one of so many ranks this often, each time while a checkpoint is half written, and
+/// compares what every run that reaches its end has trained with one process that no one disturbed.
+fn survive(ranks: usize, kills: usize) {
+    let place = Place::new("rows.txt");
+    let alone = |log: &str| training(&place, log).with(&["--set", "sum_blocks=8"]);
+    alone("alone.json").succeeds();
+    let expected = digest(&place.path("alone.json"));
+    let random = CounterRng::new(ranks as u64, 11);
+    let (mut killed, mut attempts, mut runs) = (0, 0, 0);
+    while killed < kills {
+        runs += 1;
+        let (log, checkpoints) =
+            (format!("log-{runs}.json"), place.path(&format!("checkpoints-{runs}")));
+        let run = alone(&log).path("--checkpoint-dir", &checkpoints);
+        let run = launched(&run.with(&["--save-every", "2", "--resume"]), ranks);
+        loop {
+            let mut launcher = run.start();
+            let draw = |place: u64| random.uniform(attempts * 4 + place);
+            let saves = 1 + (draw(0) * 3.0) as usize;
+            let moment = (saves, Duration::from_secs_f32(draw(1) * 0.003));
+            let victim = (draw(2) * ranks as f32) as usize;
+            let struck = killed < kills
+                && strike_a_save(&mut launcher, &checkpoints, moment, (victim, ranks), &mut killed);
+            attempts += 1;
+            let status = launcher.wait().unwrap();
+            if status.success() {
+                break;
+            }
+            assert!(struck, "the run failed by itself: {}", run.end().stderr);
+            if let Some(newest) = checkpoint::newest(&checkpoints).unwrap() {
+                newest.verify().expect("every byte as it was written");
+            }
+        }
+        assert_eq!(
+            digest(&place.path(&log)),
+            expected,
+            "run {runs}: other weights than one process"
+        );
+        let left = names(&checkpoints);
+        assert!(!left.iter().any(|name| name.starts_with(".tmp")), "left behind: {left:?}");
+        println!("run {runs} of {ranks} ranks ended as undisturbed, {killed} kills during a save");
+    }
+    println!("{killed} of {attempts} starts were killed while {ranks} ranks saved");
+}
+
+/// Kills one of so many ranks a moment after the beginning of the `saves`-th save from now on, and
+/// counts it where the save had not ended. False: the job has ended before.
+fn strike_a_save(
+    job: &mut Child,
+    checkpoints: &Path,
+    (saves, moment): (usize, Duration),
+    (victim, ranks): (usize, usize),
+    killed: &mut usize,
+) -> bool {
+    let (mut seen, mut pids) = (0, Vec::new());
+    // What the run before has left is there until this one begins.
+    let mut before = half_written(checkpoints);
+    while seen < saves {
+        if job.try_wait().unwrap().is_some() {
+            return false;
+        }
+        if pids.len() < ranks {
+            pids = ranks_of(job);
+        }
+        let now = half_written(checkpoints);
+        seen += usize::from(now.is_some() && now != before);
+        before = now;
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    std::thread::sleep(moment);
+    let victim = Pid::from_raw(pids[victim]).expect("a process has a number");
+    // It may have ended by itself.
+    let struck = rustix::process::kill_process(victim, Signal::KILL).is_ok();
+    *killed += usize::from(struck && half_written(checkpoints).is_some());
+    struck
 }

@@ -111,7 +111,7 @@ fn partition(config: &Config, rows: &[u64]) -> Arc<Partition> {
 fn processes<T: Send>(
     configs: &[Config],
     resumes: bool,
-    work: impl Fn(usize, Session) -> T + Sync,
+    work: impl Fn(usize, headlong::error::Result<Session>) -> T + Sync,
 ) -> Vec<T> {
     let communicators =
         Communicator::local(&local_topology(&configs[0]), comm_options(&configs[0]));
@@ -132,7 +132,7 @@ fn processes<T: Send>(
                     let data = prepared.session_data(config, 1).unwrap();
                     let resumed = find_checkpoint(config, resumes, false).unwrap();
                     let start = Start::new(resumed.as_ref(), None);
-                    work(process, Session::open(config, group, data, &start).unwrap())
+                    work(process, Session::open(config, group, data, &start))
                 })
             })
             .collect();
@@ -172,7 +172,8 @@ fn moved(config: &Config, made: &HashMap<String, usize>) -> u64 {
 /// Trains three steps on eight processes and saves.
 fn save_on_eight(configs: &[Config]) -> (HashMap<String, usize>, Vec<u64>, String) {
     let made = Made::default();
-    let done = processes(configs, false, |process, mut session| {
+    let done = processes(configs, false, |process, session| {
+        let mut session = session.unwrap();
         session.save_through(Arc::new(Made { process, by: Arc::clone(&made.by) })).unwrap();
         session.step().unwrap();
         let before = sent(&session);
@@ -216,6 +217,7 @@ fn what_eight_processes_save_any_number_goes_on_from() {
     let mut fewer = config.clone();
     fewer.run.ranks = 2;
     let resumed = processes(&vec![fewer; 2], true, |_, session| {
+        let session = session.unwrap();
         let digest = session.weights_digest().unwrap();
         session.group().close().unwrap();
         (digest, session.steps())
@@ -235,6 +237,36 @@ fn a_folder_that_is_not_shared_is_written_by_the_first_process_alone() {
     checkpoint.verify().unwrap();
     assert_eq!(checkpoint.manifest().weights_digest, digest);
     assert!(!place.path("elsewhere").exists());
+}
+
+#[test]
+fn a_process_that_finds_other_checkpoints_is_named() {
+    let place = Place::new("rows.txt");
+    let config = config(&place, 8);
+    save_on_eight(&vec![config.clone(); 8]);
+    let mut configs = vec![config; 8];
+    configs[5].checkpoint.dir = Some(place.path("elsewhere"));
+    for error in processes(&configs, true, |_, session| session.map(|_| ()).unwrap_err()) {
+        let text = error.to_string();
+        assert!(text.contains("rank 5 begins at step 0, rank 0 resumes at step 1"), "{text}");
+    }
+}
+
+#[test]
+fn a_damaged_file_is_found_by_the_process_that_reads_it() {
+    let place = Place::new("rows.txt");
+    let config = config(&place, 8);
+    let (made, ..) = save_on_eight(&vec![config.clone(); 8]);
+    let file = made.keys().find(|name| name.starts_with("tables-00002")).unwrap();
+    let file = config.checkpoint.dir.as_ref().unwrap().join("step-000000001").join(file);
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, &bytes).unwrap();
+    for error in processes(&vec![config; 8], true, |_, session| session.map(|_| ()).unwrap_err()) {
+        let text = format!("{error:?}");
+        assert!(text.contains("tables-00002.safetensors is corrupted"), "{text}");
+    }
 }
 
 /// Every operation on files of three processes fails once: by a crash of all of them, after which
@@ -258,7 +290,8 @@ fn a_fault_at_any_operation_of_any_process_leaves_the_checkpoint_before() {
         for at in (first..).step_by(faults.len()) {
             let _ = std::fs::remove_dir_all(&folder);
             let files = FaultyFiles::new(fault, at);
-            let saves = processes(&configs, false, |_, mut session| {
+            let saves = processes(&configs, false, |_, session| {
+                let mut session = session.unwrap();
                 session.step().unwrap();
                 session.save(None).unwrap();
                 session.save_through(Arc::new(files.clone())).unwrap();

@@ -48,6 +48,11 @@ impl LongTest {
 
 const LONG_TESTS: &[LongTest] = &[
     LongTest { package: "headlong", program: "all", name: "kill::soak_200" },
+    LongTest {
+        package: "headlong",
+        program: "all",
+        name: "launch_faults::soak_200_kills_of_ranks_that_save",
+    },
     LongTest { package: "headlong", program: "all", name: "concurrent::soak_two_processes" },
     LongTest { package: "headlong", program: "all", name: "many_ranks::soak_1024_ranks" },
     LongTest { package: "headlong-mutation", program: "all", name: "soak_mutants" },

@@ -438,4 +438,8 @@ impl CheckpointSink for RankGroup {
         self.set_groups_shared(groups);
         Ok(())
     }
+
+    fn processes(&self) -> Option<&dyn Processes> {
+        CheckpointSource::processes(self)
+    }
 }

@@ -1,4 +1,4 @@
-//! Rows on their way from the ranks that hold them to the process that saves them.
+//! Rows on their way between the ranks that hold them and the processes that save or load them.
 
 use crate::iteration::ranks::RankGroup;
 use crate::state::checkpoint::{Cause, Portion, Processes, Section};
@@ -64,6 +64,56 @@ impl Processes for RankGroup {
             });
         }
         Ok(())
+    }
+
+    fn takes_in_order(&self, table: usize) -> bool {
+        self.groups()[table].takes_in_order()
+    }
+
+    fn deliver(&self, read: &[Option<Portion>], own: &[f32]) -> Result<Vec<f32>, Cause> {
+        let me = self.own();
+        let (mut leaving, mut leaving_counts) = (Vec::new(), vec![0; read.len()]);
+        if let Some(portion) = &read[me] {
+            let each = |holder: Option<usize>, body: &mut dyn FnMut(usize)| match holder {
+                Some(rank) => body(rank),
+                None => (0..read.len()).for_each(body),
+            };
+            self.each_run(portion, &mut |holder, run| {
+                each(holder, &mut |rank| leaving_counts[rank] += run.len());
+            });
+            leaving = vec![0.0; leaving_counts.iter().sum()];
+            let mut next = starts(&leaving_counts);
+            self.each_run(portion, &mut |holder, run| {
+                each(holder, &mut |rank| {
+                    leaving[next[rank]..][..run.len()].copy_from_slice(&own[run.clone()]);
+                    next[rank] += run.len();
+                });
+            });
+        }
+        let is_mine = |holder: Option<usize>| holder.is_none_or(|holder| holder == me);
+        let mut coming_counts = vec![0; read.len()];
+        for (portion, count) in read.iter().zip(&mut coming_counts) {
+            let Some(portion) = portion else { continue };
+            self.each_run(portion, &mut |holder, run| {
+                *count += if is_mine(holder) { run.len() } else { 0 };
+            });
+        }
+        let mut coming = vec![0.0; coming_counts.iter().sum()];
+        let parts = (&mut coming[..], &coming_counts[..]);
+        exchange(&self.communicator(), (&leaving, &leaving_counts), parts)?;
+        let mut all = vec![0.0; read.iter().flatten().map(Portion::len).sum()];
+        let (mut next, mut begin) = (0, 0);
+        for portion in read.iter().flatten() {
+            self.each_run(portion, &mut |holder, run| {
+                if is_mine(holder) {
+                    let from = &coming[next..][..run.len()];
+                    all[begin + run.start..][..run.len()].copy_from_slice(from);
+                    next += run.len();
+                }
+            });
+            begin += portion.len();
+        }
+        Ok(all)
     }
 
     fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {

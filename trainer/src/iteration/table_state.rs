@@ -175,6 +175,12 @@ impl Group {
         }
     }
 
+    /// Whether its rows are taken in their order alone: the first tensor of raw ids says which rows
+    /// those of the others are, and a table of its author's own may count on it.
+    pub fn takes_in_order(&self) -> bool {
+        !matches!(self.access, Access::Rows)
+    }
+
     fn placement<'a>(&self, model: &'a Model) -> Option<&'a TablePlacement> {
         model.tables.partition().placements().nth(self.table)
     }

@@ -38,7 +38,7 @@ use crate::state::checkpoint::{
     Checkpoint, CheckpointDirectory, Cleaned, DataFingerprint, Files, RandomState, SaveReport,
     SavedState, Select, Snapshot, SystemFiles, TrainedFile, take_part_in_save,
 };
-use checkpoints::{blob, open_directory_on, parse_state, remember_order};
+use checkpoints::{agree_on_start, blob, open_directory_on, parse_state, remember_order};
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
@@ -161,6 +161,7 @@ impl Session {
     ) -> Result<Self> {
         let (mut step, mut samples, mut position) = (0, 0, Position::default());
         let (mut memory, mut last_metrics) = (Memory::default(), None);
+        agree_on_start(&group, start)?;
         match start {
             Start::Fresh => {}
             Start::WeightsOf(checkpoint) => {

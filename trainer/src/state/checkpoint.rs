@@ -15,6 +15,7 @@ mod directory;
 mod error;
 mod files;
 mod layout;
+mod load;
 pub mod manifest;
 mod read;
 mod remover;
@@ -35,11 +36,12 @@ pub use layout::{
     CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, Portion, Processes,
     RowState, Section, TableLayout, Tensor, TensorId,
 };
+pub use load::Select;
 pub use manifest::{
     DataFingerprint, FORMAT_VERSION, FileEntry, LossScaleState, MANIFEST_FILE, Manifest,
     ModelFingerprint, OptimizerFingerprint, RandomState, SavedState, TableFingerprint, TrainedFile,
 };
-pub use read::{Checkpoint, Select, step_name};
+pub use read::{Checkpoint, step_name};
 pub use shard::{Content, DEFAULT_SHARD_BYTES, RowRange};
 pub use together::take_part_in_save;
 pub use write::{Blob, BlobWriter, Snapshot};

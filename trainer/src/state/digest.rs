@@ -77,7 +77,17 @@ pub(crate) fn exchange_error(what: &'static str) -> impl FnOnce(Cause) -> Checkp
 /// Portions (first row, rows) of `rows` rows from `first_row` on, each of about [`CHUNK_BYTES`] and
 /// at least one row.
 pub(crate) fn chunks(width: u64, first_row: u64, rows: u64) -> impl Iterator<Item = (u64, u64)> {
-    let portion = (CHUNK_BYTES / 4 / width).max(1);
+    chunks_of(CHUNK_BYTES, width, first_row, rows)
+}
+
+/// The same, each of about so many bytes.
+pub(crate) fn chunks_of(
+    bytes: u64,
+    width: u64,
+    first_row: u64,
+    rows: u64,
+) -> impl Iterator<Item = (u64, u64)> {
+    let portion = (bytes / 4 / width).max(1);
     let end = first_row + rows;
     (0..rows.div_ceil(portion)).map(move |index| {
         let first = first_row + index * portion;
@@ -140,7 +150,7 @@ impl WeightsDigest {
     }
 
     /// For process 0, the rows that all have seen, each some.
-    fn of_all(self, processes: &dyn Processes) -> Result<Self, CheckpointError> {
+    pub fn of_all(self, processes: &dyn Processes) -> Result<Self, CheckpointError> {
         let what = "the digest of its rows";
         let own = serde_json::to_vec(&self).expect("a digest has text keys only");
         let said = processes.gather(&own).map_err(exchange_error(what))?;

@@ -1,10 +1,10 @@
 //! What a session and its checkpoints hand each other: the directory, the state that a run
 //! continues from, and the files next to the weights.
 
-use super::{CONFIG_BLOB, IDS_BLOB, Memory};
+use super::{CONFIG_BLOB, IDS_BLOB, Memory, Start};
 use crate::config::Config;
 use crate::config::validate::quoted;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::ranks::RankGroup;
 use crate::report::output::say;
 use crate::state::checkpoint::{
@@ -15,6 +15,7 @@ use headlong_reader::IdMapper;
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Opens the directory of checkpoints for writing, where the configuration names one; each save by
 /// `writers` threads.
@@ -59,9 +60,43 @@ pub fn load(
         })
         .and_then(|()| checkpoint.check_data(data))
         .and_then(|()| checkpoint.load(group, select));
-    checks.map_err(Error::failed("the checkpoint cannot be loaded"))?;
+    let checks = checks.map_err(Error::failed("the checkpoint cannot be loaded"));
+    // Ranks of other processes load with this one, and hear why it cannot go on.
+    checks.inspect_err(|error| group.abort(error))?;
     group.weights_changed();
     Ok(())
+}
+
+/// Refuses processes of one job that would start from different checkpoints: one that has a folder
+/// of its own may find none there, or another.
+pub(super) fn agree_on_start(group: &RankGroup, start: &Start<'_>) -> Result<()> {
+    let Some(link) = group.link() else { return Ok(()) };
+    let mark = |kind: u64, checkpoint: &Checkpoint| {
+        let manifest = checkpoint.manifest();
+        [kind, manifest.state.step, xxh3_64(&manifest.to_bytes())]
+    };
+    let own = match start {
+        Start::Fresh => [0; 3],
+        Start::WeightsOf(checkpoint) => mark(1, checkpoint),
+        Start::Resume(checkpoint) => mark(2, checkpoint),
+    };
+    let mut all = vec![0; own.len() * link.num_ranks()];
+    link.all_gather(&own, &mut all).map_err(exchange_failed("where training starts"))?;
+    let mut ranks = all.chunks_exact(own.len()).enumerate();
+    let other = ranks.find(|(_, mark)| **mark != all[..own.len()]);
+    let Some((rank, found)) = other else { return Ok(()) };
+    let text = |mark: &[u64]| match mark[0] {
+        0 => "begins at step 0".to_owned(),
+        1 => format!("begins with the weights of step {}", mark[1]),
+        _ => format!("resumes at step {}", mark[1]),
+    };
+    let (found, first) = (text(found), text(&all));
+    let which = if found == first { " of another checkpoint" } else { "" };
+    let message = format!(
+        "rank {rank} {found}{which}, rank 0 {first}: every process needs the same checkpoints, in \
+         a folder that all of them see, or a copy of them"
+    );
+    Err(Error::config("--checkpoint-dir", message))
 }
 
 /// Restores the state of admitted ids that a checkpoint holds.

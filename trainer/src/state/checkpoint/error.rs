@@ -129,8 +129,8 @@ pub enum CheckpointError {
         action: &'static str,
         source: Cause,
     },
-    /// The processes that save a checkpoint together cannot go on.
-    #[error("{what} could not be exchanged among the processes that save")]
+    /// The processes that save or load a checkpoint together cannot go on.
+    #[error("{what} could not be exchanged with the other processes")]
     Exchange {
         /// What one of them wanted to tell: `its rows`.
         what: &'static str,

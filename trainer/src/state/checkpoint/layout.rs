@@ -121,8 +121,8 @@ pub trait CheckpointSource: Sync {
     }
 }
 
-/// The processes of a job, as those see it that save together. All of them make the same calls in
-/// the same order, and each knows the same layout.
+/// The processes of a job, as those see it that save and load together. All of them make the same
+/// calls in the same order, and each knows the same layout.
 pub trait Processes: Sync {
     fn count(&self) -> usize;
 
@@ -135,6 +135,14 @@ pub trait Processes: Sync {
     /// Brings to each process the rows of `wanted` that are under its number: to this one, into
     /// `out`, which becomes as long as they are.
     fn bring(&self, wanted: &[Option<Portion>], out: &mut Vec<f32>) -> Result<(), Cause>;
+
+    /// Whether the rows of a table have to come to each process all, and in their order.
+    fn takes_in_order(&self, table: usize) -> bool;
+
+    /// Brings to each process what others have read: each has read the rows that are under its
+    /// number in `read`, this one `own`. Gives as many numbers as there are in `read`, portion by
+    /// portion: those of rows that this process holds, and zeros for others.
+    fn deliver(&self, read: &[Option<Portion>], own: &[f32]) -> Result<Vec<f32>, Cause>;
 
     /// What each process says, by its number: process 0 hears it, the others nothing.
     fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause>;
@@ -174,6 +182,11 @@ pub trait CheckpointSink {
     /// Takes `values` as rows `first_row ..` of `tensor`, row-major, without padding. Each row
     /// comes exactly once.
     fn write(&mut self, tensor: TensorId, first_row: u64, values: &[f32]) -> Result<(), Cause>;
+
+    /// The processes that the values are to lie with, where they are several: these load together.
+    fn processes(&self) -> Option<&dyn Processes> {
+        None
+    }
 }
 
 impl Layout {

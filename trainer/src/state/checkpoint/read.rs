@@ -3,13 +3,13 @@
 
 use super::difference::{Difference, first_difference};
 use super::error::{CheckpointError, Result};
-use super::layout::CheckpointSink;
+use super::layout::Portion;
 use super::manifest::{
     DataFingerprint, FileEntry, MANIFEST_FILE, Manifest, ModelFingerprint, OptimizerFingerprint,
     checksum_text, optimizer_text,
 };
-use super::shard::{Content, Piece, header, pieces};
-use crate::state::digest::{CHUNK_BYTES, WeightsDigest, chunks};
+use super::shard::{Content, Piece, header, pieces, portions};
+use crate::state::digest::{CHUNK_BYTES, WeightsDigest};
 use headlong_device::files::{open_regular, read_bounded};
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -20,17 +20,8 @@ use zerocopy::IntoBytes as _;
 /// Manifests above this size are refused unread.
 const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
-/// Is handed the rows of every piece: the piece, the first row, whole rows.
-type Visitor<'a> = dyn FnMut(&Piece, u64, &[f32]) -> Result<()> + 'a;
-
-/// What [`Checkpoint::load`] hands to the sink.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Select {
-    /// Weights and optimiser states: to resume.
-    All,
-    /// Weights alone: to evaluate, predict, export, or start another run from.
-    WeightsOnly,
-}
+/// Is handed the rows of every piece: the piece, which of its rows, their numbers.
+pub(super) type Visitor<'a> = dyn FnMut(&Piece, Portion, &[f32]) -> Result<()> + 'a;
 
 /// A checkpoint whose manifest has been read and agrees with itself, and whose files are there with
 /// the right sizes.
@@ -105,37 +96,11 @@ impl Checkpoint {
         })
     }
 
-    fn other_model(&self, Difference { key, expected, found }: Difference) -> CheckpointError {
+    pub(super) fn other_model(
+        &self,
+        Difference { key, expected, found }: Difference,
+    ) -> CheckpointError {
         CheckpointError::OtherModel { path: self.path.clone(), key, expected, found }
-    }
-
-    /// Streams the tensors into `sink`, 8 MiB at a time, checking every checksum. After an error
-    /// the sink is half filled and must not be used.
-    ///
-    /// # Errors
-    /// The layout of the sink is another one (the first difference is named), a damaged file, or an
-    /// error of the sink.
-    pub fn load(&self, sink: &mut dyn CheckpointSink, select: Select) -> Result<()> {
-        let (expected, found) = match select {
-            Select::All => (sink.layout(), self.manifest.layout.clone()),
-            Select::WeightsOnly => {
-                (sink.layout().weights_only(), self.manifest.layout.weights_only())
-            }
-        };
-        let expected = expected.with_entries_of(&found);
-        if let Some(difference) = first_difference("layout", &expected, &found) {
-            return Err(self.other_model(difference));
-        }
-        self.stream(&mut |piece, first_row, values| {
-            if select == Select::WeightsOnly && piece.id.state.is_some() {
-                return Ok(());
-            }
-            sink.write(piece.id, first_row, values).map_err(|source| CheckpointError::Tensor {
-                tensor: piece.name.clone(),
-                action: "put into the model",
-                source,
-            })
-        })
     }
 
     /// Reads every byte of the checkpoint and compares all checksums and the digest of the weights.
@@ -161,11 +126,16 @@ impl Checkpoint {
         Ok(BufReader::new(self.open_file(entry)?.file))
     }
 
-    fn stream(&self, visit: &mut Visitor<'_>) -> Result<()> {
+    pub(super) fn stream(&self, visit: &mut Visitor<'_>) -> Result<()> {
         let mut digest = WeightsDigest::default();
         for entry in self.manifest.files.iter().filter(|entry| entry.content != Content::Blob) {
             self.stream_file(entry, &mut digest, visit)?;
         }
+        self.check_digest(digest)
+    }
+
+    /// Whether these are the rows that were saved, of all files together.
+    pub(super) fn check_digest(&self, mut digest: WeightsDigest) -> Result<()> {
         self.manifest.layout.tensors()?.iter().for_each(|tensor| digest.shape(tensor));
         let (expected, found) = (self.manifest.weights_digest.clone(), digest.finish());
         if expected == found {
@@ -175,35 +145,23 @@ impl Checkpoint {
         }
     }
 
-    fn stream_file(
+    /// Reads one file, adds its rows to `digest`, and hands them to `visit`.
+    pub(super) fn stream_file(
         &self,
         entry: &FileEntry,
         digest: &mut WeightsDigest,
         visit: &mut Visitor<'_>,
     ) -> Result<()> {
-        let pieces = pieces(&self.manifest.layout, &entry.content)?;
-        let mut input = self.open_file(entry)?;
-        let expected = header(&pieces);
-        let mut bytes = vec![0; expected.len()];
-        input.take(&mut bytes)?;
-        if bytes != expected {
-            input.rest()?;
-            let path = input.path.clone();
-            input.finish(entry)?;
-            let message = format!("the header of {} is not that of its tensors", entry.file);
-            return Err(CheckpointError::Manifest { file: path, message });
-        }
+        let mut input = TensorInput::open(self, entry)?;
         let mut values = Vec::new();
-        for piece in &pieces {
-            for (first_row, rows) in chunks(piece.width, piece.first_row, piece.rows) {
-                bytes.resize((rows * piece.width * 4) as usize, 0);
-                input.take(&mut bytes)?;
-                digest.add(&piece.name, piece.width, first_row, &bytes);
-                from_bytes(&bytes, &mut values);
-                visit(piece, first_row, &values)?;
-            }
+        for (piece, portion) in
+            portions(&pieces(&self.manifest.layout, &entry.content)?, CHUNK_BYTES)
+        {
+            input.read(piece, &portion, &mut values)?;
+            visit(piece, portion, &values)?;
         }
-        input.finish(entry)
+        digest.merge(input.finish(entry)?);
+        Ok(())
     }
 
     /// Opens a file of the checkpoint, which must have the size that the manifest says.
@@ -235,6 +193,46 @@ fn read_manifest(path: &Path, file: &Path) -> Result<Vec<u8>> {
             Err(not_a_checkpoint(format!("it has no {MANIFEST_FILE}")))
         }
         Err(error) => Err(CheckpointError::io("read", file)(error)),
+    }
+}
+
+/// A file of tensors being read, with the digest of its rows so far.
+pub(super) struct TensorInput {
+    input: Input,
+    digest: WeightsDigest,
+    bytes: Vec<u8>,
+}
+
+impl TensorInput {
+    /// Opens a file, whose header must be that of its tensors.
+    pub fn open(checkpoint: &Checkpoint, entry: &FileEntry) -> Result<Self> {
+        let expected = header(&pieces(&checkpoint.manifest.layout, &entry.content)?);
+        let mut input = checkpoint.open_file(entry)?;
+        let mut bytes = vec![0; expected.len()];
+        input.take(&mut bytes)?;
+        if bytes != expected {
+            input.rest()?;
+            let path = input.path.clone();
+            input.finish(entry)?;
+            let message = format!("the header of {} is not that of its tensors", entry.file);
+            return Err(CheckpointError::Manifest { file: path, message });
+        }
+        Ok(Self { input, digest: WeightsDigest::default(), bytes })
+    }
+
+    /// The next rows of the file.
+    pub fn read(&mut self, piece: &Piece, portion: &Portion, values: &mut Vec<f32>) -> Result<()> {
+        self.bytes.resize(portion.len() * 4, 0);
+        self.input.take(&mut self.bytes)?;
+        self.digest.add(&piece.name, piece.width, portion.first_row, &self.bytes);
+        from_bytes(&self.bytes, values);
+        Ok(())
+    }
+
+    /// The digest of all rows, once the checksum agrees.
+    pub fn finish(self, entry: &FileEntry) -> Result<WeightsDigest> {
+        self.input.finish(entry)?;
+        Ok(self.digest)
     }
 }
 

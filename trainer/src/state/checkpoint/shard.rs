@@ -5,7 +5,8 @@
 //! without trusting it.
 
 use super::error::{CheckpointError, Result};
-use super::layout::{Layout, Section, Tensor, TensorId};
+use super::layout::{Layout, Portion, Section, Tensor, TensorId};
+use crate::state::digest::chunks_of;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -147,6 +148,18 @@ pub(crate) fn pieces(layout: &Layout, content: &Content) -> Result<Vec<Piece>> {
         }
     }
     Ok(pieces)
+}
+
+/// What a file with `pieces` holds, in its order, in portions of about so many bytes.
+pub(crate) fn portions(
+    pieces: &[Piece],
+    portion_bytes: u64,
+) -> impl Iterator<Item = (&Piece, Portion)> {
+    pieces.iter().flat_map(move |piece| {
+        let Piece { id, width, .. } = *piece;
+        chunks_of(portion_bytes, width, piece.first_row, piece.rows)
+            .map(move |(first_row, rows)| (piece, Portion { tensor: id, first_row, rows, width }))
+    })
 }
 
 /// The safetensors header of a file with `pieces`: eight bytes of length (little-endian), then

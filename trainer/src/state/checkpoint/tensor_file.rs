@@ -2,10 +2,10 @@
 
 use super::error::{CheckpointError, Result};
 use super::files::{FileWriter, Files};
-use super::layout::{CheckpointSource, Layout, Portion, Processes};
+use super::layout::{CheckpointSource, Layout, Processes};
 use super::manifest::{FileEntry, checksum_text};
 use super::shard::{Content, Piece, PlannedFile, file_bytes, header, pieces, plan_files};
-use crate::state::digest::{WeightsDigest, chunks, to_bytes};
+use crate::state::digest::{WeightsDigest, to_bytes};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
@@ -71,15 +71,6 @@ fn assign_writers(files: &mut [(TensorFile, u64, Option<usize>)], count: usize) 
             loads[file.writer] = loads[file.writer].saturating_add(*bytes);
         }
     }
-}
-
-/// What a file of tensors takes, piece by piece, in its order.
-pub(super) fn portions(file: &TensorFile) -> impl Iterator<Item = (&Piece, Portion)> {
-    file.pieces.iter().flat_map(|piece| {
-        let Piece { id, width, .. } = *piece;
-        chunks(width, piece.first_row, piece.rows)
-            .map(move |(first_row, rows)| (piece, Portion { tensor: id, first_row, rows, width }))
-    })
 }
 
 /// A file of tensors being written, with the digest of its rows so far.

@@ -12,9 +12,9 @@ use super::files::Files;
 use super::layout::{CheckpointSource, Processes};
 use super::manifest::FileEntry;
 use super::read::aside_of;
-use super::shard::DEFAULT_SHARD_BYTES;
-use super::tensor_file::{FilePlan, TensorOutput, portions};
-use crate::state::digest::{WeightsDigest, exchange_error};
+use super::shard::{DEFAULT_SHARD_BYTES, portions};
+use super::tensor_file::{FilePlan, TensorOutput};
+use crate::state::digest::{CHUNK_BYTES, WeightsDigest, exchange_error};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -63,7 +63,9 @@ pub(super) fn write_together(
     let files_of = |process: usize| {
         let own = plan.files.iter().enumerate();
         let own = own.filter(move |(index, _)| writer_of(*index) == process);
-        own.flat_map(|(index, file)| portions(file).map(move |portion| (index, portion)))
+        own.flat_map(|(index, file)| {
+            portions(&file.pieces, CHUNK_BYTES).map(move |portion| (index, portion))
+        })
     };
     let mut parts = Vec::new();
     let mut queues: Vec<_> = (0..count).map(files_of).collect();

@@ -5,10 +5,10 @@ use super::error::{CheckpointError, Result};
 use super::files::Files;
 use super::layout::CheckpointSource;
 use super::manifest::{FileEntry, MANIFEST_FILE, Manifest, SavedState, check_name};
-use super::shard::Content;
-use super::tensor_file::{FilePlan, Output, TensorOutput, portions};
+use super::shard::{Content, portions};
+use super::tensor_file::{FilePlan, Output, TensorOutput};
 use super::together::write_together;
-use crate::state::digest::{WeightsDigest, read_error};
+use crate::state::digest::{CHUNK_BYTES, WeightsDigest, read_error};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -58,7 +58,7 @@ pub(super) fn write_files(
             let file = &plan.files[index];
             let mut output = TensorOutput::create(files, aside, file)?;
             let mut values = Vec::new();
-            for (piece, portion) in portions(file) {
+            for (piece, portion) in portions(&file.pieces, CHUNK_BYTES) {
                 values.resize(portion.len(), 0.0);
                 source
                     .read(piece.id, portion.first_row, &mut values)
