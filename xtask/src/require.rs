@@ -46,8 +46,9 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "hostcuda", words: &["hostcuda", "softcuda", "cuda", "g++", "sanitize"] },
     // The compiler of kernels, and the disassembler that reads what it makes.
     Requirement { name: "nvrtc", words: &["nvrtc", "nvdisasm"] },
-    // Wheels of 730 MB: CI fetches them only where they are required.
+    // Wheels of 480 and 350 MB, which are fetched only where they are required.
     Requirement { name: "libraries", words: &["real libraries"] },
+    Requirement { name: "nccl", words: &["nvidia-nccl"] },
     Requirement { name: "rxe", words: &["rxe"] },
     Requirement { name: "valgrind", words: &["valgrind"] },
 ];

@@ -32,16 +32,25 @@ pub fn kernels(workshop: &Workshop) -> Result<Outcome> {
     })
 }
 
-/// NVIDIA's libraries where they are here already, or `REQUIRE=libraries` has them fetched.
+/// cuBLASLt and NVRTC where they are here already, or `REQUIRE=libraries` has them fetched.
 pub fn libraries(workshop: &Workshop) -> Result<Outcome> {
+    real_libraries(workshop, "libraries", &libraries::BLAS_PART)
+}
+
+/// The same of NCCL, and `REQUIRE=nccl`.
+pub fn nccl(workshop: &Workshop) -> Result<Outcome> {
+    real_libraries(workshop, "nccl", &libraries::NCCL_PART)
+}
+
+fn real_libraries(workshop: &Workshop, name: &str, part: &libraries::Part) -> Result<Outcome> {
     let (root, target) = (&workshop.root, &workshop.target());
-    if workshop.required.wants("libraries") {
-        return libraries::run(root, target).map(Outcome::from_success);
+    match part.missing(target) {
+        None => part.check(root, target).map(Outcome::Passed),
+        Some(_) if workshop.required.wants(name) => {
+            part.fetch_and_check(root, target).map(Outcome::Passed)
+        }
+        Some(reason) => Ok(Outcome::Skipped(reason)),
     }
-    Ok(match libraries::missing(target) {
-        Some(reason) => Outcome::Skipped(reason),
-        None => Outcome::Passed(libraries::check(root, target)?),
-    })
 }
 
 /// The file that pins what the software device and a GPU have in common, and whole iterations, in

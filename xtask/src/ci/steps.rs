@@ -57,9 +57,10 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "libraries",
-        what: "the real NVRTC, cuBLASLt and NCCL have what is called",
+        what: "the real NVRTC and cuBLASLt have what is called",
         run: device_steps::libraries,
     },
+    Step { name: "nccl", what: "the real NCCL has what is called", run: device_steps::nccl },
     Step { name: "sanitizers", what: "kernels under sanitizers", run: device_steps::sanitizers },
     Step {
         name: "rxe",

@@ -39,12 +39,25 @@ const CRT: Wheel = Wheel {
     file: "nvidia/cu13/include/crt/host_config.h",
     members: &["nvidia/cu13/include/"],
 };
-const ALL: [&Wheel; 5] = [&nvrtc::WHEEL, &CUBLAS, &NCCL, &RUNTIME, &CRT];
+
+/// Libraries that are checked together, and what their headers need.
+pub struct Part {
+    wheels: &'static [&'static Wheel],
+    megabytes: u32,
+    check: fn(&Path, &Path) -> Result<String>,
+}
+
+/// cuBLASLt, and NVRTC, which it is asked next to.
+pub const BLAS_PART: Part =
+    Part { wheels: &[&nvrtc::WHEEL, &CUBLAS, &RUNTIME, &CRT], megabytes: 480, check: check_blas };
+pub const NCCL_PART: Part =
+    Part { wheels: &[&NCCL, &RUNTIME, &CRT], megabytes: 350, check: check_nccl };
 
 /// C++ headers of small floats, which need yet another wheel: nothing of them is used.
 const EMPTY_HEADERS: [&str; 3] = ["cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"];
-/// Asks the libraries, by Python's `ctypes`.
-const ANSWERS: &str = include_str!("libraries/answers.py");
+/// Ask the libraries, by Python's `ctypes`.
+const BLAS_ANSWERS: &str = include_str!("libraries/blas.py");
+const NCCL_ANSWERS: &str = include_str!("libraries/nccl.py");
 
 const BLAS_SOURCES: [&str; 3] =
     ["device/src/cuda/blas.rs", "device/src/cuda/blas/library.rs", "device/src/cuda/blas/trial.rs"];
@@ -53,51 +66,66 @@ const NCCL_SOURCE: &str = "comm/nccl-rs/src/sys.rs";
 const NCCL_KINDS: &str = "comm/nccl-rs/src/kinds.rs";
 
 pub fn run(root: &Path, target: &Path) -> Result<bool> {
-    for wheel in ALL {
-        if let Had::Not(reason) = wheel.fetch(root, target)? {
-            bail!("the libraries cannot be checked, because {reason}");
-        }
+    for part in [BLAS_PART, NCCL_PART] {
+        println!("libraries: {}", part.fetch_and_check(root, target)?);
     }
-    println!("libraries: {}", check(root, target)?);
     Ok(true)
 }
 
-/// Why the step is skipped, where the wheels are not all there: 730 MB are more than each run of
-/// CI should fetch.
-pub fn missing(target: &Path) -> Option<String> {
-    let absent = ALL.iter().find(|wheel| !wheel.path(target).is_file())?;
-    Some(format!(
-        "the real libraries are not in target ({} is absent): `cargo xtask libraries` fetches \
-         730 MB of wheels",
-        absent.package
-    ))
+impl Part {
+    /// Why it is skipped, where its wheels are not all there: they are more than each run should
+    /// fetch.
+    pub fn missing(&self, target: &Path) -> Option<String> {
+        let absent = self.wheels.iter().find(|wheel| !wheel.path(target).is_file())?;
+        Some(format!(
+            "the real libraries are not in target ({} is absent): `cargo xtask libraries` fetches \
+             {} MB of wheels",
+            absent.package, self.megabytes
+        ))
+    }
+
+    pub fn fetch_and_check(&self, root: &Path, target: &Path) -> Result<String> {
+        for wheel in self.wheels {
+            if let Had::Not(reason) = wheel.fetch(root, target)? {
+                bail!("the libraries cannot be checked, because {reason}");
+            }
+        }
+        self.check(root, target)
+    }
+
+    /// Everything, with the wheels in `target`; a remark, or an error that says what differs.
+    pub fn check(&self, root: &Path, target: &Path) -> Result<String> {
+        (self.check)(root, target)
+    }
 }
 
-/// Everything, with the wheels in `target`; a remark, or an error that says what differs.
-pub fn check(root: &Path, target: &Path) -> Result<String> {
-    let blas = read_all(root, &BLAS_SOURCES)?;
-    let (nccl, kinds) = (read_all(root, &[NCCL_SOURCE])?, read_all(root, &[NCCL_KINDS])?);
-    let compiler = read_all(root, &[NVRTC_SOURCE])?;
-    let symbols = [
-        (&nvrtc::WHEEL, called(&compiler, "nvrtc")),
-        (&CUBLAS, called(&blas, "cublasLt")),
-        (&NCCL, called(&nccl, "nccl")),
-    ];
-    let mut num_symbols = 0;
-    for (wheel, names) in symbols {
-        ensure!(names.len() > 5, "hardly any function of {} is called: {names:?}", wheel.name);
-        num_symbols += names.len();
-        let absent = absent_from(&wheel.path(target), names)?;
-        ensure!(absent.is_empty(), "{} has no {}", wheel.package, absent.join(", "));
-    }
+fn check_blas(root: &Path, target: &Path) -> Result<String> {
+    let (blas, compiler) = (read_all(root, &BLAS_SOURCES)?, read_all(root, &[NVRTC_SOURCE])?);
+    let functions = exported(&nvrtc::WHEEL, target, called(&compiler, "nvrtc"))?
+        + exported(&CUBLAS, target, called(&blas, "cublasLt"))?;
     let values = values(&blas, &bindings(root)?)?;
-    let mut text = String::from("#include <cublasLt.h>\n#include <nccl.h>\n");
-    for (name, value) in values.iter().cloned().chain(of_nccl(&nccl, &kinds)?) {
-        text += &format!("_Static_assert({name} == {value}, \"{name} is not {value}\");\n");
-    }
-    compile(target, &text)?;
-    ask(target, &values)?;
-    Ok(format!("{num_symbols} functions, {} numbers and sizes", text.lines().count() - 2))
+    compile(target, "cublasLt.h", &values)?;
+    let values: Vec<_> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    ask(BLAS_ANSWERS, &[nvrtc::WHEEL.path(target), CUBLAS.path(target)], &values)?;
+    Ok(format!("{functions} functions, {} numbers", values.len()))
+}
+
+fn check_nccl(root: &Path, target: &Path) -> Result<String> {
+    let (nccl, kinds) = (read_all(root, &[NCCL_SOURCE])?, read_all(root, &[NCCL_KINDS])?);
+    let functions = exported(&NCCL, target, called(&nccl, "nccl"))?;
+    let values = of_nccl(&nccl, &kinds)?;
+    compile(target, "nccl.h", &values)?;
+    ask(NCCL_ANSWERS, &[NCCL.path(target)], &[])?;
+    Ok(format!("{functions} functions, {} numbers and sizes", values.len()))
+}
+
+/// How many functions are called of a library, which must have all of them.
+fn exported(wheel: &Wheel, target: &Path, names: BTreeSet<&str>) -> Result<usize> {
+    ensure!(names.len() > 5, "hardly any function of {} is called: {names:?}", wheel.name);
+    let count = names.len();
+    let absent = absent_from(&wheel.path(target), names)?;
+    ensure!(absent.is_empty(), "{} has no {}", wheel.package, absent.join(", "));
+    Ok(count)
 }
 
 fn read_all(root: &Path, files: &[&str]) -> Result<String> {
@@ -189,13 +217,17 @@ fn of_nccl(sys: &str, kinds: &str) -> Result<Vec<(String, String)>> {
     ])
 }
 
-/// Checks a C text against the headers of the wheels.
-fn compile(target: &Path, text: &str) -> Result<()> {
-    let folder = target.join("libraries");
+/// Checks names and their values against a header of the wheels.
+fn compile(target: &Path, header: &str, values: &[(String, String)]) -> Result<()> {
+    let folder = target.join("libraries").join(header);
     process::fresh_folder(&folder)?;
     for header in EMPTY_HEADERS {
         let file = folder.join(header);
         fs::write(&file, "").at(&file)?;
+    }
+    let mut text = format!("#include <{header}>\n");
+    for (name, value) in values {
+        text += &format!("_Static_assert({name} == {value}, \"{name} is not {value}\");\n");
     }
     let source = folder.join("declared.c");
     fs::write(&source, text).at(&source)?;
@@ -214,12 +246,9 @@ fn compile(target: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn ask(target: &Path, values: &[(String, String)]) -> Result<()> {
-    let libraries: Vec<PathBuf> =
-        [&nvrtc::WHEEL, &CUBLAS, &NCCL].map(|wheel| wheel.path(target)).into();
+fn ask(answers: &str, libraries: &[PathBuf], values: &[String]) -> Result<()> {
     let mut command = Command::new("python3");
-    command.args(["-c", ANSWERS]).args(libraries);
-    command.args(values.iter().map(|(name, value)| format!("{name}={value}")));
+    command.args(["-c", answers]).args(libraries).args(values);
     let output = command.output().context("starting python3")?;
     print!("{}", String::from_utf8_lossy(&output.stdout));
     let said = String::from_utf8_lossy(&output.stderr);

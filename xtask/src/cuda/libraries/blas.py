@@ -1,4 +1,4 @@
-"""What the real libraries answer without a device: NVRTC CUBLASLT NCCL, then NAME=VALUE...
+"""What the real libraries answer without a device: NVRTC CUBLASLT, then NAME=VALUE...
 
 Each value is an enumerator's, as cudarc declares it. Exits with 1 at the first wrong answer.
 """
@@ -7,8 +7,8 @@ import ctypes
 import sys
 from ctypes import byref, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
-nvrtc, lt, nccl = [ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL) for path in sys.argv[1:4]]
-value = {name: int(number, 0) for name, number in (word.split("=") for word in sys.argv[4:])}
+nvrtc, lt = [ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL) for path in sys.argv[1:3]]
+value = {name: int(number, 0) for name, number in (word.split("=") for word in sys.argv[3:])}
 
 
 def expect(what, found, expected):
@@ -20,10 +20,7 @@ major, minor = c_int(), c_int()
 expect("nvrtcVersion", nvrtc.nvrtcVersion(byref(major), byref(minor)), 0)
 lt.cublasLtGetVersion.restype = c_size_t
 lt.cublasLtGetStatusName.restype = ctypes.c_char_p
-nccl.ncclGetErrorString.restype = ctypes.c_char_p
-version = c_int()
-expect("ncclGetVersion", nccl.ncclGetVersion(byref(version)), 0)
-print(f"NVRTC {major.value}.{minor.value}, NCCL {version.value}")
+print(f"NVRTC {major.value}.{minor.value}")
 print(f"cuBLASLt {lt.cublasLtGetVersion()}")
 expect("name of status 0", lt.cublasLtGetStatusName(0), b"CUBLAS_STATUS_SUCCESS")
 
@@ -79,9 +76,3 @@ expect("preference", lt.cublasLtMatmulPreferenceDestroy(preference), 0)
 handle = c_void_p()
 code = lt.cublasLtCreate(byref(handle))
 print(f"cublasLtCreate without a device: {lt.cublasLtGetStatusName(code).decode()}")
-unique = ctypes.create_string_buffer(128)
-code = nccl.ncclGetUniqueId(unique)
-print(f"ncclGetUniqueId: {nccl.ncclGetErrorString(code).decode()}")
-expect("ncclGetVersion of nothing", nccl.ncclGetVersion(None), 4)
-if not nccl.ncclGetErrorString(4).startswith(b"invalid argument"):
-    sys.exit("NCCL has another name for argument errors")
