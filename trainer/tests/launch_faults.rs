@@ -117,6 +117,44 @@ fn rank_1_stopped_during_a_checkpoint() {
     struck_while_saving(1, "STOP", "rank 1 did not end within 1 s");
 }
 
+/// A rank is killed while it saves, and later another one: the launcher starts all again, twice.
+#[test]
+fn a_lost_rank_is_started_again_as_often_as_asked() {
+    let place = Place::new("rows.txt");
+    let checkpoints = place.path("checkpoints");
+    let run = training(&place, "log.json").path("--checkpoint-dir", &checkpoints);
+    let run = run.with(&["--save-every", "1", "--resume"]);
+    let command: Vec<&str> = run.arguments().iter().map(String::as_str).collect();
+    let launch = |restarts: &str| {
+        let launch = Run::new("launch").with(&["-n", "2", "--grace-s", "1"]);
+        launch.with(&["--max-restarts", restarts, "--"]).with(&command)
+    };
+    let mut launcher = launch("2").command().stderr(Stdio::piped()).spawn().expect("starts");
+    let mut killed = 0;
+    let struck = [1, 0].map(|victim| {
+        let moment = (1, Duration::ZERO);
+        strike_a_save(&mut launcher, &checkpoints, moment, (victim, 2), &mut killed)
+    });
+    let output = launcher.wait_with_output().expect("an own child");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.success() && struck == [true; 2], "{struck:?}: {said}");
+    for words in ["(1 of 2)", "(2 of 2)", "resumed at step"] {
+        assert!(said.contains(words), "{said}");
+    }
+    training(&place, "alone.json").succeeds();
+    assert_eq!(digest(&place.path("log.json")), digest(&place.path("alone.json")));
+
+    // What would come again is not tried again.
+    let launch = Run::new("launch").with(&["-n", "2", "--max-restarts", "1", "--", "train"]);
+    let bad = place.path("bad.txt");
+    std::fs::write(&bad, "no rows\n").unwrap();
+    let folder = place.path("of bad rows");
+    let failed = launch.clone().with(&["--resume"]).path("--data", &bad);
+    let failed = failed.path("--checkpoint-dir", &folder).fails(1, &["bad.txt"]);
+    assert!(!failed.stderr.contains("of 1)"), "{}", failed.stderr);
+    launch.fails(2, &["give it --checkpoint-dir, --save-every and --resume"]);
+}
+
 #[test]
 fn twenty_kills_of_ranks_that_save() {
     survive(4, 20);
@@ -199,9 +237,13 @@ fn strike_a_save(
         std::thread::sleep(Duration::from_micros(200));
     }
     std::thread::sleep(moment);
-    let victim = Pid::from_raw(pids[victim]).expect("a process has a number");
+    let victim = pids[victim];
+    let pid = Pid::from_raw(victim).expect("a process has a number");
     // It may have ended by itself.
-    let struck = rustix::process::kill_process(victim, Signal::KILL).is_ok();
+    let struck = rustix::process::kill_process(pid, Signal::KILL).is_ok();
     *killed += usize::from(struck && half_written(checkpoints).is_some());
+    while ranks_of(job).contains(&victim) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     struck
 }

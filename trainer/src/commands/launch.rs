@@ -54,6 +54,10 @@ pub struct LaunchArguments {
     /// When a rank has failed, the others may take this long to end by themselves
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub grace_s: f64,
+    /// Start the command again up to N times when a rank is lost: killed, or silent. `train` then
+    /// needs --resume, and goes on from its last checkpoint
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub max_restarts: usize,
     /// The command and its options, as after `headlong`
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -65,7 +69,8 @@ const MOST_RANKS: usize = 1024;
 /// How often children and signals are looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Runs the command in N processes and waits for all of them.
+/// Runs the command in N processes and waits for all of them; again where a rank is lost, as often
+/// as that is asked for.
 ///
 /// # Errors
 /// Wrong usage; a process that cannot be started; the rank that has failed first, with its exit
@@ -73,8 +78,40 @@ const LOOK: Duration = Duration::from_millis(10);
 pub fn run(arguments: &LaunchArguments) -> Result<()> {
     let command = strip_name(&arguments.command);
     check(arguments, command)?;
-    let signals = Signals::new(asking()).map_err(Error::failed("listening to signals"))?;
+    let mut signals = Signals::new(asking()).map_err(Error::failed("listening to signals"))?;
     let grace = seconds("--grace-s", arguments.grace_s)?;
+    for restart in 1.. {
+        let Job { outcomes, verdict } = run_once(arguments, command, &mut signals, grace)?;
+        match verdict {
+            Err(lost)
+                if restart <= arguments.max_restarts && verdict::has_lost(&outcomes, &lost) =>
+            {
+                let of = arguments.max_restarts;
+                say(format_args!("{lost}: starting all ranks again ({restart} of {of})"));
+            }
+            verdict => {
+                verdict?;
+                verdict::without_training(&outcomes).iter().for_each(say);
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How a job has ended.
+struct Job {
+    outcomes: Vec<Outcome>,
+    verdict: Result<()>,
+}
+
+/// All ranks from their start to their end, with a port and a secret of their own.
+fn run_once(
+    arguments: &LaunchArguments,
+    command: &[OsString],
+    signals: &mut Signals,
+    grace: Duration,
+) -> Result<Job> {
     let (_port, mut environment) = environment(arguments.ranks)?;
     let pipe =
         told::Pipe::new().map_err(Error::failed("making a pipe for the ranks' last words"))?;
@@ -85,9 +122,8 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     let outcomes = children.wait();
     children.drain();
     let lost = children.pipe.lost();
-    verdict::judge(&outcomes, &lost, children.forwarded.first().copied(), grace)?;
-    verdict::without_training(&outcomes).iter().for_each(say);
-    Ok(())
+    let verdict = verdict::judge(&outcomes, &lost, children.forwarded.first().copied(), grace);
+    Ok(Job { outcomes, verdict })
 }
 
 /// Ties this process to the launcher that has started it, if one has: when that one dies, this one
@@ -157,6 +193,15 @@ fn check(arguments: &LaunchArguments, command: &[OsString]) -> Result<()> {
         None => Err(Error::Usage("which command? `headlong launch -n 4 -- train ...`".into())),
         Some(first) if first == "launch" => {
             Err(Error::Usage("`launch` cannot launch itself".into()))
+        }
+        Some(first)
+            if first == "train"
+                && arguments.max_restarts > 0
+                && !command.iter().any(|word| word == "--resume") =>
+        {
+            let message = "--max-restarts starts `train` again where its last checkpoint ended: \
+                           give it --checkpoint-dir, --save-every and --resume";
+            Err(Error::Usage(message.into()))
         }
         Some(_) => Ok(()),
     }
@@ -261,16 +306,16 @@ fn watch(rank: usize, mut child: Child) -> RankProcess {
 }
 
 /// All ranks while they run.
-struct Children {
+struct Children<'a> {
     ranks: Vec<RankProcess>,
-    signals: Signals,
+    signals: &'a mut Signals,
     forwarded: Vec<i32>,
     begin: Instant,
     grace: Duration,
     pipe: told::Pipe,
 }
 
-impl Children {
+impl Children<'_> {
     /// Waits until every rank has ended, or has been ended.
     fn wait(&mut self) -> Vec<Outcome> {
         let mut over: Option<Instant> = None;

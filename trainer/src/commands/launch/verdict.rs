@@ -107,6 +107,19 @@ pub fn judge(
     Err(Error::Rank { rank, how: format!("{how}{others}"), exit_code })
 }
 
+/// Whether a rank was lost, and the job could do better another time: one was killed, or was no
+/// longer heard of. An error of its own would come again.
+pub fn has_lost(outcomes: &[Outcome], error: &Error) -> bool {
+    let was_killed = || {
+        let training = outcomes.iter().filter(|one| !one.only_evaluates);
+        training.map(|one| one.end).any(|end| matches!(end, End::Signal(_)))
+    };
+    match error {
+        Error::Rank { exit_code, .. } => *exit_code == COMMUNICATION as u8 || was_killed(),
+        _ => false,
+    }
+}
+
 /// The signal by which all ranks that train were asked to end, and have: `forwarded`, or one that
 /// somebody has sent to a rank of theirs, which ends with the others at the same step.
 fn asked_to_end(outcomes: &[Outcome], forwarded: Option<i32>) -> Option<i32> {
