@@ -55,7 +55,7 @@ pub struct LaunchArguments {
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub grace_s: f64,
     /// Start the command again up to N times when a rank is lost: killed, or silent. `train` then
-    /// needs --resume, and goes on from its last checkpoint
+    /// needs --resume, and continues from its last checkpoint
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_restarts: usize,
     /// The command and its options, as after `headlong`

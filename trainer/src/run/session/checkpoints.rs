@@ -51,6 +51,7 @@ pub fn load(
     data: &DataFingerprint,
     select: Select,
 ) -> Result<()> {
+    let _busy = group.busy("loads a checkpoint");
     let (model, optimizers) = group.fingerprints();
     let checks = checkpoint
         .check_model(&model)
