@@ -24,6 +24,7 @@ pub mod whole;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::{Launch, Remark};
+use crate::system::{self, Mutex, TcpListener, TcpStream};
 use crate::topology::{Rank, Topology};
 use crate::transport::tcp::control::{ControlThread, Ports};
 use crate::transport::tcp::control_frame::{FrameReader, Outbox, PeerAddress};
@@ -37,8 +38,8 @@ use listener::Listener;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use sha2::{Digest as _, Sha256};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, mpsc};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, mpsc};
 pub use trust::Keys;
 
 /// Number of the protocol between ranks; it changes with every change of a frame.
@@ -184,9 +185,7 @@ fn connect(
     let notice =
         options.notice.clone().filter(|_| rank == Rank(0)).map(without_waiting).transpose()?;
     let thread = ControlThread::new(health, deadlines, readers, ports, notice);
-    let control = std::thread::Builder::new()
-        .name("comm-control".into())
-        .spawn(|| thread.run())
+    let control = system::spawn("comm-control", || thread.run())
         .map_err(|error| CommError::system("starting the control thread", error))?;
     let topology = Topology::from_node_of(node_of);
     // Note: dropped, the transport tells the others.
@@ -198,9 +197,7 @@ fn connect(
 /// wait for that. What comes while a notice is still being said, and another waits, is dropped.
 fn without_waiting(notice: Notice) -> Result<Notice> {
     let (sender, receiver) = mpsc::sync_channel::<String>(1);
-    std::thread::Builder::new()
-        .name("comm-notice".into())
-        .spawn(move || receiver.iter().for_each(|text| notice(&text)))
+    system::spawn("comm-notice", move || receiver.iter().for_each(|text| notice(&text)))
         .map_err(|error| CommError::system("starting the thread of notices", error))?;
     Ok(Arc::new(move |text: &str| drop(sender.try_send(text.to_owned()))))
 }

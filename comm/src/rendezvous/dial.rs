@@ -7,9 +7,10 @@ use super::listener::is_out_of_descriptors;
 use super::trust::Keys;
 use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
 use crate::error::{CommError, Result};
+use crate::system::{Instant, TcpStream, sleep};
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::time::{Duration, Instant};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
 
 /// A listener that closes without a word after this many complete proofs does not know our secret.
 const PROOFS_BEFORE_GIVING_UP: u32 = 5;
@@ -89,7 +90,7 @@ impl Dial<'_> {
             if Instant::now() + pause >= self.deadline {
                 return Err(self.unreachable(&last));
             }
-            std::thread::sleep(pause);
+            sleep(pause);
             pause = (pause * 2).min(PAUSES.1);
         }
     }

@@ -5,12 +5,11 @@ use super::handshake::{Claims, Purpose};
 use super::{JoinOptions, Joined, Keys, as_link, data_listener};
 use crate::error::{CommError, Result};
 use crate::launcher_env::Launch;
-use crate::poll::poll_read;
+use crate::system::{Instant, TcpListener, TcpStream, poll_read};
 use crate::topology::Rank;
 use crate::transport::tcp::control_frame::{Control, FrameReader};
 use crate::transport::tcp::health::Link;
-use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let launch = &options.launch;

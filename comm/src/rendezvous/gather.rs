@@ -6,12 +6,13 @@ use super::waiting::{LOOPBACK_DOWN, Waiting, is_loopback_down};
 use super::{JoinOptions, Joined, Keys, as_link, data_listener, machine, proof};
 use crate::error::{CommError, Result};
 use crate::launcher_env::{Launch, master_variable};
+use crate::system::{Instant, TcpListener, TcpStream, sleep};
 use crate::topology::{Rank, Topology};
 use crate::transport::tcp::control_frame::{Control, FrameReader, PeerAddress};
 use crate::transport::tcp::health::Link;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
 
 /// A port that is used may be the last job's, which is just ending.
 const PORT_PATIENCE: Duration = Duration::from_secs(3);
@@ -87,7 +88,7 @@ fn open(options: &JoinOptions) -> Result<(TcpListener, IpAddr)> {
             return Err(CommError::System { what: place, reason: explain(launch, &error) });
         }
         waiting.failed(&place, &error.to_string(), error.kind() != ErrorKind::AddrInUse);
-        std::thread::sleep(Duration::from_millis(100));
+        sleep(Duration::from_millis(100));
     }
 }
 

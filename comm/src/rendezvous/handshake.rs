@@ -188,7 +188,7 @@ pub fn is_of_another_version(bytes: &HelloFrame) -> bool {
 
 fn builder<'a>(secret: &'a Secret, hello: &'a HelloFrame) -> Builder<'a> {
     let pattern = PATTERN.parse().expect("a pattern that the crate knows");
-    let builder = Builder::new(pattern).psk(0, secret.key());
+    let builder = crate::system::noise(pattern).psk(0, secret.key());
     builder.and_then(|builder| builder.prologue(hello)).expect("each is set once")
 }
 

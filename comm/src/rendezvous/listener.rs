@@ -10,12 +10,10 @@ use super::handshake::{self, CLAIM_BYTES, Claims, HelloFrame, MAGIC, Purpose, Se
 use super::proof::{self, Secret};
 use super::trust::Keys;
 use crate::error::Result;
-use crate::poll::poll;
-use rustix::event::{PollFd, PollFlags};
+use crate::system::{self, Instant, PollFd, PollFlags, TcpListener, TcpStream, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 const MAX_PENDING: usize = 256;
 /// Connections taken from the system's queue before the peers are heard again.
@@ -98,7 +96,7 @@ impl Proven {
 /// A verdict is smaller than any socket's buffer: one call takes it whole, or the connection is
 /// gone.
 fn tell(stream: &TcpStream, verdict: &[u8]) {
-    let _ = rustix::net::send(stream, verdict, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    let _ = system::send(stream, verdict);
 }
 
 enum Fate {
@@ -137,7 +135,7 @@ impl Listener {
         patience: Duration,
     ) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
-        rustix::net::listen(&socket, BACKLOG)?;
+        system::listen(&socket, BACKLOG)?;
         Ok(Self {
             socket,
             purpose,
@@ -189,7 +187,7 @@ impl Listener {
                 Err(error) if is_out_of_descriptors(&error) => {
                     // Without a free descriptor no peer could come in: the longest silent one goes.
                     if !self.make_place(proven) {
-                        std::thread::sleep(Duration::from_millis(5));
+                        system::sleep(Duration::from_millis(5));
                     }
                     return Ok(());
                 }
@@ -211,7 +209,7 @@ impl Listener {
         let nonce = proof::nonce()?;
         let hello = handshake::hello(self.purpose, &nonce);
         let usable = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok();
-        let told = rustix::net::send(&stream, &hello, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let told = system::send(&stream, &hello);
         if !usable || told != Ok(hello.len()) {
             self.count(address, Why::Odd);
             return Ok(());
@@ -285,16 +283,14 @@ impl Listener {
 
 impl Pending {
     fn has_left(&self) -> bool {
-        let next =
-            rustix::net::recv(&self.stream, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
-        !matches!(next, Err(Errno::AGAIN | Errno::INTR))
+        !matches!(system::peek(&self.stream), Err(Errno::AGAIN | Errno::INTR))
     }
 
     fn listen(&mut self, secret: &Secret, patience: Duration) -> Fate {
         let room = &mut self.frame[self.received..];
-        match rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Fate::Dropped(Why::Odd),
-            Ok((received, _)) => self.received += received,
+        match system::receive(&self.stream, room) {
+            Ok(0) => return Fate::Dropped(Why::Odd),
+            Ok(received) => self.received += received,
             Err(Errno::AGAIN | Errno::INTR) if self.since.elapsed() < patience => {
                 return Fate::Waits;
             }

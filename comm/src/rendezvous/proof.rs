@@ -89,7 +89,7 @@ impl Secret {
 /// A random number of this handshake.
 pub fn nonce() -> Result<Nonce> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes)
+    crate::system::fill_random(&mut bytes)
         .map_err(|error| CommError::system("asking the system for random bytes", error))?;
     Ok(bytes)
 }

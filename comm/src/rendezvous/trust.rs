@@ -8,7 +8,8 @@
 use super::proof::Secret;
 use crate::error::{CommError, Result};
 use crate::launcher_env::{Launch, Remark};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use crate::system::TcpStream;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 
 /// What a process has to show at a listener.
 #[derive(Debug, Clone)]

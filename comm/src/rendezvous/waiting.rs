@@ -2,8 +2,9 @@
 //! no rank answers.
 
 use super::deadlines::Notice;
+use crate::system::Instant;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Until the first word about a host that does not answer, and between two of them.
 const WORDS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));

@@ -26,8 +26,9 @@ pub use tcp::TcpPath;
 pub use transport::{PathTransport, name_of};
 
 use crate::error::CommError;
+use crate::system::{Instant, sleep, yield_now};
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a call on a path has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +166,7 @@ impl Doorbell for Silent {
     }
 
     fn wait(&self, _seen: u32, longest: Duration) {
-        std::thread::sleep(longest);
+        sleep(longest);
     }
 
     fn ignore(&self) {}

@@ -17,14 +17,14 @@ pub(crate) mod wire;
 
 use crate::error::{CommError, Result};
 use crate::launcher_env::Remark;
+use crate::system::{JoinHandle, Mutex, MutexGuard};
 use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing, StepId, Transport};
 use health::Health;
 use mesh::Mesh;
 use progress_loop::{Pace, ProgressLoop};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use wire::Wire;
 

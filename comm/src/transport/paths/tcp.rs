@@ -2,12 +2,12 @@
 
 use super::{Path, PathError, Progress};
 use crate::error::Result;
+use crate::system::TcpStream;
 use crate::topology::Rank;
 use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
 use crate::transport::tcp::TcpTransport;
 use crate::transport::tcp::mesh::Mesh;
 use crate::transport::tcp::wire::Wire;
-use std::net::TcpStream;
 use std::sync::Arc;
 
 /// A connection, from the first exchange with the peer on, and the head that is coming in.

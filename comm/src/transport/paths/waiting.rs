@@ -1,7 +1,7 @@
 //! How a rank waits for its paths: it looks again for a moment, then offers its core to others,
 //! then sleeps.
 
-use super::{Doorbell, Instant};
+use super::{Doorbell, Instant, yield_now};
 use std::time::Duration;
 
 /// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each
@@ -70,7 +70,7 @@ impl Waiting {
                 return Next::Look;
             }
         } else {
-            std::thread::yield_now();
+            yield_now();
         }
         let now = Instant::now();
         if now.duration_since(*self.now.idle_since.get_or_insert(now)) >= self.spin {

@@ -11,13 +11,13 @@ use super::doorbell::ShmDoorbell;
 use super::layout::Layout;
 use super::path::ShmPath;
 use super::segment::Segment;
-use crate::poll::poll_read;
 use crate::readable::text;
 use crate::rendezvous::handshake::{
     Asking, CLAIM_BYTES, Claims, HELLO_BYTES, Purpose, VERDICT_BYTES, hello, is_hello, read_claim,
     verdict_length,
 };
 use crate::rendezvous::proof::{Secret, nonce};
+use crate::system::poll_read;
 use crate::topology::{Rank, Topology};
 use crate::transport::Transport as _;
 use crate::transport::tcp::TcpTransport;

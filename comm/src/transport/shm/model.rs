@@ -5,6 +5,7 @@ use crate::transport::StepId;
 use crate::transport::paths::{Doorbell, Head, Path as _, PathError, Progress};
 use headlong_models::sync::{Ordering, thread};
 use headlong_models::{Model, Models, Spare};
+use std::thread::yield_now;
 use std::time::Duration;
 
 #[allow(clippy::duplicate_mod, reason = "the same file over another `segment`")]

@@ -6,10 +6,11 @@
 //! process lives, not that its disk does.
 
 use super::control_frame::BusyRank;
+use crate::system::{Instant, Mutex, MutexGuard};
 use crate::topology::Rank;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What is over sooner is not told.
 const WORTH_TELLING: Duration = Duration::from_millis(100);

@@ -10,14 +10,13 @@ use super::health::Health;
 use super::mesh::DataPort;
 use crate::catch::catch;
 use crate::error::CommError;
-use crate::poll::poll;
 use crate::rendezvous::deadlines::{Deadlines, Notice};
 use crate::rendezvous::listener::{Listener, Proven};
+use crate::system::{Instant, PollFd, PollFlags, poll};
 use crate::topology::Rank;
-use rustix::event::{PollFd, PollFlags};
 use std::net::Shutdown;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LAST_WORDS: Duration = Duration::from_millis(400);
 /// How long a report of a lost connection waits for this rank's own discovery of who died.
@@ -128,7 +127,7 @@ impl ControlThread {
     /// Waits until something stirs, at most `longest`.
     pub(super) fn wait(&mut self, longest: Duration) {
         let health = Arc::clone(&self.health);
-        let mut descriptors = vec![PollFd::new(health.wake_descriptor(), PollFlags::IN)];
+        let mut descriptors = vec![PollFd::new(health.wake_up(), PollFlags::IN)];
         let is_open = |(_, line): &(_, &mut Line)| !line.ended;
         let links = health.links();
         for (link, _) in links.iter().zip(&mut self.lines).filter(is_open) {
@@ -146,7 +145,7 @@ impl ControlThread {
             descriptors[1..].iter().map(|descriptor| !is_told || !descriptor.revents().is_empty());
         let open = self.lines.iter_mut().filter(|line| !line.ended);
         open.zip(stirring).for_each(|(line, stirs)| line.stirs |= stirs);
-        let _ = rustix::io::read(health.wake_descriptor(), &mut [0_u8; 8]);
+        health.wake_up().clear();
     }
 
     fn beat(&mut self, now: Instant) {

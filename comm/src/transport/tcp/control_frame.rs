@@ -7,10 +7,10 @@
 use crate::error::CommError;
 use crate::readable::readable;
 use crate::rendezvous::channel::{FORGED, MOST_BYTES, Opener, Sealer, TAG_BYTES};
+use crate::system::{self, TcpStream};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 
 /// Longest frame of a small job, and what may wait for one peer.
 const LONGEST: usize = 1 << 20;
@@ -208,11 +208,11 @@ impl FrameReader {
         let longest = longest_frame(self.frames.num_ranks);
         while self.frames.ended.is_none() && self.frames.bytes.len() < longest + 4 {
             let frames = &mut self.frames;
-            match rustix::net::recv(stream, &mut room, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
+            match system::receive(stream, &mut room) {
+                Ok(0) => {
                     frames.ended = Some("its control connection closed without a goodbye".into())
                 }
-                Ok((received, _)) => {
+                Ok(received) => {
                     self.sealed.extend_from_slice(&room[..received]);
                     self.open();
                 }
@@ -272,8 +272,7 @@ impl Outbox {
     /// not ours.
     pub fn flush(&mut self, stream: &TcpStream) {
         while !self.bytes.is_empty() {
-            match rustix::net::send(stream, &self.bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
-            {
+            match system::send(stream, &self.bytes) {
                 Ok(sent) => drop(self.bytes.drain(..sent)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,

@@ -4,12 +4,12 @@
 use super::busy::BusyRanks;
 use super::control_frame::{BusyRank, Control, Outbox};
 use crate::error::{CommError, Result};
+use crate::system::{Condvar, Instant, Mutex, MutexGuard, TcpStream, WakeUp};
 use crate::topology::Rank;
-use rustix::fd::OwnedFd;
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{OnceLock, PoisonError};
+use std::time::Duration;
 
 /// How long a lost data connection waits for the control channel to say what really happened.
 const GRACE: Duration = Duration::from_millis(200);
@@ -53,7 +53,7 @@ pub struct Health {
     statuses: Vec<Status>,
     pub(super) busy: BusyRanks,
     links: Vec<Link>,
-    wake: OwnedFd,
+    wake_up: WakeUp,
     /// By rank; none to itself, and none before the first exchange with a peer.
     data: Vec<OnceLock<TcpStream>>,
 }
@@ -83,9 +83,7 @@ impl Health {
         links: Vec<Link>,
         heartbeat: Duration,
     ) -> Result<Self> {
-        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let wake = rustix::event::eventfd(0, flags)
-            .map_err(|error| CommError::system("eventfd", error))?;
+        let wake_up = WakeUp::new().map_err(|error| CommError::system("eventfd", error))?;
         let status = || Status {
             sequence: AtomicU64::new(0),
             waiting_for: AtomicUsize::new(NONE),
@@ -103,7 +101,7 @@ impl Health {
             statuses: (0..num_ranks).map(|_| status()).collect(),
             busy: BusyRanks::default(),
             links,
-            wake,
+            wake_up,
             data: (0..num_ranks).map(|_| OnceLock::new()).collect(),
         })
     }
@@ -117,8 +115,8 @@ impl Health {
     }
 
     /// Becomes readable when the control thread should look around.
-    pub fn wake_descriptor(&self) -> &OwnedFd {
-        &self.wake
+    pub fn wake_up(&self) -> &WakeUp {
+        &self.wake_up
     }
 
     /// Takes the data connection to `peer`, so that a failure can end all waiting on it.
@@ -334,7 +332,7 @@ impl Health {
     }
 
     pub fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        self.wake_up.ring();
     }
 
     /// A peer has said goodbye; the last one makes rank 0 send everybody home.

@@ -13,11 +13,12 @@ use crate::rendezvous::dial::Dial;
 use crate::rendezvous::handshake::{Claims, Purpose};
 use crate::rendezvous::listener::{Listener, Proven};
 use crate::rendezvous::trust::Keys;
+use crate::system::{Instant, Mutex, MutexGuard, TcpListener, TcpStream};
 use crate::topology::Rank;
 use std::collections::HashMap;
-use std::net::{IpAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 /// How long a data port may not be reachable: every rank has opened its own before the job begins.
 const DIAL: Duration = Duration::from_secs(30);

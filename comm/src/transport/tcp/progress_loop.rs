@@ -10,12 +10,11 @@ use super::health::{Health, Wait};
 use super::mesh::Mesh;
 use super::wire::Wire;
 use crate::error::{CommError, Result};
-use crate::poll::poll;
+use crate::system::{Instant, PollFd, PollFlags, poll, yield_now};
 use crate::topology::Rank;
 use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
 use crate::transport::{Incoming, Outgoing, StepId};
-use rustix::event::{PollFd, PollFlags};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A failure of the job cuts connections, which ends a sleep; at the latest it is seen after this.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -140,7 +139,7 @@ impl ProgressLoop {
             let now = Instant::now();
             let wait = *wait.get_or_insert_with(|| Wait::begin(health));
             if now.duration_since(*idle_since.get_or_insert(now)) < self.spin {
-                std::thread::yield_now();
+                yield_now();
                 self.look(health);
                 continue;
             }

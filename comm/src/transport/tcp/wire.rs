@@ -5,11 +5,10 @@
 //! what it looks like on its way, and never take a byte of the next one.
 
 use crate::rendezvous::channel::{Channel, FORGED, Opener, Sealer, TAG_BYTES};
+use crate::system::{self, TcpStream};
 use crate::transport::head::HEAD_BYTES;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
-use std::net::TcpStream;
 
 /// Bytes of a message that one record carries: a record stays in the nearest caches.
 const CHUNK: usize = 32 << 10;
@@ -67,15 +66,14 @@ impl Wire {
         bytes: &[u8],
         at: usize,
     ) -> Result<usize, String> {
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         if self.sealed {
             return self.send_sealed(stream, head, bytes, at);
         }
         moved(if at < HEAD_BYTES {
             let parts = [IoSlice::new(&head[at..]), IoSlice::new(bytes)];
-            rustix::net::sendmsg(stream, &parts, &mut Default::default(), flags)
+            system::send_parts(stream, &parts)
         } else {
-            rustix::net::send(stream, &bytes[at - HEAD_BYTES..], flags)
+            system::send(stream, &bytes[at - HEAD_BYTES..])
         })
     }
 
@@ -92,17 +90,14 @@ impl Wire {
         bytes: &mut [u8],
         at: usize,
     ) -> Result<usize, String> {
-        let flags = RecvFlags::DONTWAIT;
         if self.sealed {
             return self.receive_sealed(stream, head, bytes, at);
         }
         let received = if at < HEAD_BYTES {
             let mut parts = [IoSliceMut::new(&mut head[at..]), IoSliceMut::new(bytes)];
-            let received = rustix::net::recvmsg(stream, &mut parts, &mut Default::default(), flags);
-            received.map(|message| message.bytes)
+            system::receive_parts(stream, &mut parts)
         } else {
-            let received = rustix::net::recv(stream, &mut bytes[at - HEAD_BYTES..], flags);
-            received.map(|(_, received)| received)
+            system::receive(stream, &mut bytes[at - HEAD_BYTES..])
         };
         match received {
             Ok(0) => Err(CLOSED.to_owned()),
@@ -120,8 +115,7 @@ impl Wire {
         let begin = at;
         loop {
             while self.left < self.out.len() {
-                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-                match moved(rustix::net::send(stream, &self.out[self.left..], flags))? {
+                match moved(system::send(stream, &self.out[self.left..]))? {
                     0 => return Ok(at - begin),
                     sent => self.left += sent,
                 }
@@ -168,7 +162,7 @@ impl Wire {
                     self.incoming.resize(wanted, 0);
                 }
                 let room = &mut self.incoming[self.filled..wanted];
-                match rustix::net::recv(stream, room, RecvFlags::DONTWAIT).map(|(_, all)| all) {
+                match system::receive(stream, room) {
                     Ok(0) => return Err(CLOSED.to_owned()),
                     received => match moved(received)? {
                         0 => return Ok(at - begin),

@@ -1,0 +1,158 @@
+//! What the ranks of a history do.
+
+use super::draw::{Case, DEADLINES};
+use crate::launcher_env::{Launch, Launcher, SecretSource};
+use crate::rendezvous::{JoinOptions, join};
+use crate::system::{Time, machine, sleep};
+use crate::transport::Transport;
+use crate::transport::paths::{PathTransport, Silent};
+use crate::{CommError, CommOptions, Communicator, Rank};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a rank may end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The transport says so.
+    Comm(CommError),
+    /// What came is not what was sent.
+    Wrong(String),
+    /// It has left as its case says.
+    Left,
+}
+
+impl From<CommError> for Failure {
+    fn from(error: CommError) -> Self {
+        Self::Comm(error)
+    }
+}
+
+/// How a rank leaves in the middle of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// With an error of its own.
+    Failing,
+    /// Without a goodbye.
+    Silently,
+}
+
+/// What all ranks do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// All have come.
+    Barrier,
+    /// The sum of so many numbers.
+    AllReduce(usize),
+    /// So many numbers of one rank.
+    Broadcast(usize, usize),
+    /// So many numbers to the rank so many places further on.
+    Ring(usize, usize),
+    /// Each for itself, at most so long.
+    Compute(Time),
+    /// A rank says that it is busy for longer than others would wait.
+    Busy(usize, Time),
+}
+
+const PORT: u16 = 29_577;
+
+fn launch(case: &Case, rank: usize) -> Launch {
+    Launch {
+        launcher: Launcher::Headlong,
+        rank: Rank(rank),
+        world_size: case.num_ranks,
+        local_rank: None,
+        local_size: None,
+        master_host: machine(0).to_string(),
+        master_port: PORT,
+        job: "simulated".into(),
+        secret: SecretSource::Value(b"a secret of the history".into()),
+        remarks: Vec::new(),
+    }
+}
+
+/// The whole life of a rank.
+pub fn work(case: &Case, rank: usize) -> Result<(), Failure> {
+    sleep(case.starts[rank]);
+    let options = JoinOptions {
+        deadlines: DEADLINES,
+        ranks_per_node: 1,
+        encrypt_data: case.encrypt,
+        ..JoinOptions::new(launch(case, rank), [7; 32])
+    };
+    let control = join(&options)?;
+    let transport: Arc<dyn Transport> = match case.paths {
+        true => Arc::new(PathTransport::new(control, Vec::new(), Box::new(Silent))?),
+        false => control,
+    };
+    let communicator = Communicator::new(transport, CommOptions::default());
+    for (number, operation) in case.operations.iter().enumerate() {
+        match case.leaves {
+            Some((leaver, Leave::Failing, at)) if leaver == rank && at == number => {
+                let reason = "its disk is full".into();
+                communicator.abort(CommError::Aborted { culprit: Rank(rank), reason });
+                communicator.check()?;
+                return Err(Failure::Wrong("an abort has left no trace".into()));
+            }
+            Some((leaver, Leave::Silently, at)) if leaver == rank && at == number => {
+                return Err(Failure::Left);
+            }
+            _ => {}
+        }
+        operate(&communicator, *operation, number)?;
+    }
+    Ok(communicator.close()?)
+}
+
+fn value(rank: usize, number: usize, at: usize) -> u32 {
+    (rank as u32 + 1) * 1_000_003 + number as u32 * 7919 + at as u32 * 31
+}
+
+fn operate(
+    communicator: &Communicator,
+    operation: Operation,
+    number: usize,
+) -> Result<(), Failure> {
+    let (own, ranks) = (communicator.rank().0, communicator.num_ranks());
+    let of = |rank, length| (0..length).map(|at| value(rank, number, at)).collect::<Vec<u32>>();
+    match operation {
+        Operation::Barrier => communicator.barrier()?,
+        Operation::AllReduce(length) => {
+            let mut data = of(own, length);
+            communicator.all_reduce(&mut data)?;
+            let sum = |at| (0..ranks).map(|rank| value(rank, number, at)).sum();
+            expect("a sum", &data, &(0..length).map(sum).collect::<Vec<u32>>())?;
+        }
+        Operation::Broadcast(root, length) => {
+            let mut data = if own == root { of(root, length) } else { vec![0; length] };
+            communicator.broadcast(Rank(root), &mut data)?;
+            expect("a broadcast", &data, &of(root, length))?;
+        }
+        Operation::Ring(places, length) => {
+            let (to, from) = ((own + places) % ranks, (own + ranks - places) % ranks);
+            let mut data = vec![0; length];
+            let send = of(own, length);
+            communicator.send_receive(Some((Rank(to), &send)), Some((Rank(from), &mut data)))?;
+            expect("a message", &data, &of(from, length))?;
+        }
+        Operation::Compute(longest) => {
+            let share = (own as u64 * 37 + number as u64 * 11) % 100;
+            sleep(Duration::from_nanos(longest * share / 100));
+        }
+        Operation::Busy(rank, time) if rank == own => {
+            let _busy = communicator.busy("saves a checkpoint");
+            sleep(Duration::from_nanos(time));
+        }
+        Operation::Busy(..) => {}
+    }
+    Ok(())
+}
+
+fn expect(what: &str, found: &[u32], expected: &[u32]) -> Result<(), Failure> {
+    match found.iter().zip(expected).position(|(found, expected)| found != expected) {
+        None => Ok(()),
+        Some(at) => Err(Failure::Wrong(format!(
+            "{what}: number {at} is {}, expected {}",
+            found[at], expected[at]
+        ))),
+    }
+}
