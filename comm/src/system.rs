@@ -26,6 +26,11 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
     std::thread::Builder::new().name(name.into()).spawn(work)
 }
 
+/// How many threads run at once.
+pub fn num_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Waits until one of `descriptors` is ready, or `longest` is over. False: the wait was interrupted
 /// or has failed, and says nothing about them; its caller looks again.
 pub fn poll(descriptors: &mut [PollFd<'_>], longest: Duration) -> bool {

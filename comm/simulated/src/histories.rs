@@ -70,3 +70,11 @@ pub fn command(seed: u64) -> String {
         "cargo run --release -p headlong-comm-simulated --example play_history -- --seed {seed}"
     )
 }
+
+/// The first of `seeds` whose history shows that the ranks make a mistake.
+pub fn find(mistake: &'static str, seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
+    seeds.into_iter().find_map(|seed| {
+        let wrong = Case::new(seed).with_mistake(mistake).play().err()?;
+        Some((seed, wrong.lines().last().unwrap_or_default().to_owned()))
+    })
+}

@@ -11,7 +11,7 @@ mod trace;
 mod world;
 
 pub use faults::{At, Fault, What};
-pub use history::{Body, Finish, JoinHandle, Report, run, spawn};
+pub use history::{Body, Finish, JoinHandle, Report, num_cores, run, spawn};
 pub use network::{Model, machine};
 pub use rustix::event::PollFlags;
 pub use streams::{

@@ -1,6 +1,7 @@
 //! Histories of the rendezvous, the TCP transport and its control channel.
 
-use headlong_comm_simulated::histories::{Case, play_all};
+use headlong_comm_simulated::histories::{Case, find, play_all};
+use headlong_comm_simulated::mistakes::MISTAKES;
 
 #[test]
 fn the_same_seed_gives_the_same_history() {
@@ -14,4 +15,17 @@ fn the_same_seed_gives_the_same_history() {
 fn histories_0() {
     let failed = play_all(0..500);
     println!("{failed}");
+}
+
+/// Each mistake is seen in the history of some seed.
+#[test]
+fn mistakes_are_found() {
+    let mut unseen = Vec::new();
+    for mistake in MISTAKES {
+        match find(mistake.name, 0..1000) {
+            Some((seed, wrong)) => println!("{}: seed {seed}: {wrong}", mistake.name),
+            None => unseen.push(mistake.name),
+        }
+    }
+    assert!(unseen.is_empty(), "not found: {unseen:?}");
 }

@@ -11,6 +11,9 @@ use crate::transport::tcp::control_frame::{Control, FrameReader};
 use crate::transport::tcp::health::Link;
 use std::time::Duration;
 
+/// How long a rank that waits for the table waits before it looks whether the job is still wanted.
+const LOOK: Duration = Duration::from_millis(50);
+
 pub fn enter(options: &JoinOptions, keys: &Keys) -> Result<Joined> {
     let launch = &options.launch;
     let deadline = Instant::now() + options.deadlines.rendezvous;
@@ -69,7 +72,8 @@ fn wait_for_table(
     reader: &mut FrameReader,
     longest: Duration,
 ) -> Result<Control> {
-    let (begin, mut heard) = (Instant::now(), Instant::now());
+    let begin = Instant::now();
+    let (mut heard, mut looked) = (begin, begin);
     let rank = options.launch.rank;
     let late = |waited: Duration| CommError::Timeout {
         culprit: Rank(0),
@@ -80,10 +84,15 @@ fn wait_for_table(
     };
     loop {
         options.check_wanted()?;
-        poll_read(&link.stream, Duration::from_millis(50));
+        poll_read(&link.stream, LOOK);
+        let last = std::mem::replace(&mut looked, Instant::now());
+        if looked.saturating_duration_since(last) > LOOK + options.deadlines.heartbeat {
+            // This process itself was stopped or starved: no silence counts.
+            heard = looked;
+        }
         reader.receive(&link.stream);
         while let Some(frame) = reader.next_frame() {
-            heard = Instant::now();
+            heard = looked;
             match frame {
                 Control::Table { .. } => return Ok(frame),
                 Control::Abort { error } => return Err(error),
@@ -94,8 +103,9 @@ fn wait_for_table(
             let reason = format!("{reason} while the job came together");
             return Err(CommError::PeerLost { culprit: Rank(0), seen_by: rank, reason });
         }
-        if heard.elapsed() >= options.deadlines.silence || begin.elapsed() >= longest {
-            return Err(late(heard.elapsed()));
+        let silent = looked.saturating_duration_since(heard);
+        if silent >= options.deadlines.silence || begin.elapsed() >= longest {
+            return Err(late(silent));
         }
     }
 }

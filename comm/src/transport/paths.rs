@@ -26,7 +26,7 @@ pub use tcp::TcpPath;
 pub use transport::{PathTransport, name_of};
 
 use crate::error::CommError;
-use crate::system::{Instant, sleep, yield_now};
+use crate::system::{Instant, num_cores, sleep, yield_now};
 use std::fmt;
 use std::time::Duration;
 

@@ -11,11 +11,11 @@ const SECOND: Time = 1000 * MS;
 
 /// Short enough for histories of a few seconds, and in proportions like the defaults.
 pub const DEADLINES: Deadlines = Deadlines {
-    rendezvous: Duration::from_secs(8),
+    rendezvous: Duration::from_secs(12),
     operation: Duration::from_secs(6),
     heartbeat: Duration::from_millis(200),
     silence: Duration::from_secs(2),
-    handshake: Duration::from_secs(2),
+    handshake: Duration::from_secs(4),
     notice: Duration::from_secs(30),
 };
 
@@ -146,7 +146,7 @@ fn calm(random: &mut Random, num_ranks: usize) -> Vec<Fault> {
             faults.push(Fault { at: when(random, rank), what });
         }
         if random.chance(10) {
-            let what = What::Jump { rank, by: random.between(MS, 1000 * MS) };
+            let what = What::Jump { rank, by: random.between(MS, 1900 * MS) };
             faults.push(Fault { at: when(random, rank), what });
         }
     }

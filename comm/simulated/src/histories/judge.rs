@@ -54,10 +54,14 @@ impl Case {
                 ));
             }
         }
-        // What rank 0 says is what all hear, where it can be heard.
+        // What rank 0 says is what all hear, where it can be heard. Who fails by itself knows why.
+        let is_told = |(rank, error): &&(usize, &CommError)| {
+            error.culprit().is_none_or(|culprit| culprit.0 != *rank)
+        };
+        let errors: Vec<(usize, &CommError)> = errors.iter().filter(is_told).copied().collect();
         let first = errors.first().filter(|_| !blame.culprits.contains(&0));
         if let Some((one, first)) = first
-            && let Some((other, error)) = errors.iter().find(|(_, error)| error != first)
+            && let Some((other, error)) = errors.iter().find(|(_, error)| !is_same(error, first))
         {
             return Err(format!("rank {one} says: {first}; rank {other}: {error}"));
         }
@@ -85,6 +89,12 @@ impl Case {
     pub fn leaves_silently(&self) -> bool {
         matches!(self.leaves, Some((_, Leave::Silently, _)))
     }
+}
+
+/// One who comes late hears of an error in the words of a refusal.
+fn is_same(one: &CommError, other: &CommError) -> bool {
+    let (one, other) = (one.to_string(), other.to_string());
+    one.contains(&other) || other.contains(&one)
 }
 
 impl Blame {

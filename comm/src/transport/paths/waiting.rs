@@ -1,7 +1,7 @@
 //! How a rank waits for its paths: it looks again for a moment, then offers its core to others,
 //! then sleeps.
 
-use super::{Doorbell, Instant, yield_now};
+use super::{Doorbell, Instant, num_cores, yield_now};
 use std::time::Duration;
 
 /// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each
@@ -44,8 +44,7 @@ pub enum Next {
 
 impl Waiting {
     pub fn new(num_local: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { spin: SPIN.1, crowded: num_local > cores, now: AWAKE }
+        Self { spin: SPIN.1, crowded: num_local > num_cores(), now: AWAKE }
     }
 
     pub fn moved(&mut self, doorbell: &dyn Doorbell) {

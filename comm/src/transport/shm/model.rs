@@ -45,6 +45,10 @@ mod layout {
 #[derive(Debug, Clone, Copy)]
 struct Instant;
 
+fn num_cores() -> usize {
+    1
+}
+
 impl Instant {
     fn now() -> Self {
         Self

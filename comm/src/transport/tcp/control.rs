@@ -91,28 +91,28 @@ impl ControlThread {
     }
 
     fn serve(mut self) {
-        let mut pause = Duration::ZERO;
+        let (mut now, mut pause) = (self.last_look, Duration::ZERO);
         while !self.health.is_stopping() {
-            let expected = Instant::now() + pause;
             self.wait(pause);
-            let now = Instant::now();
-            if now.saturating_duration_since(expected) > self.deadlines.heartbeat {
+            let last = std::mem::replace(&mut now, Instant::now());
+            if now.saturating_duration_since(last) > pause + self.deadlines.heartbeat {
                 // This process itself was stopped or starved: no silence counts.
                 self.lines.iter_mut().for_each(|line| line.heard = now);
             }
-            self.turn();
+            self.turn(now);
             pause = self.pause();
         }
         self.leave();
     }
 
-    /// Does what is due, and hears what [`ControlThread::wait`] has found.
-    pub(super) fn turn(&mut self) {
-        self.beat(Instant::now());
+    /// Does what is due, and hears what [`ControlThread::wait`] has found. Silence ends `now`,
+    /// before this rank listens: if it is stopped in here, the others have not been silent.
+    pub(super) fn turn(&mut self, now: Instant) {
+        self.beat(now);
         self.listen();
         self.excuse();
         self.judge_suspicions();
-        self.judge_silence();
+        self.judge_silence(now);
         self.answer_ports();
     }
 
@@ -244,11 +244,10 @@ impl ControlThread {
         }
     }
 
-    fn judge_silence(&mut self) {
+    fn judge_silence(&mut self, now: Instant) {
         if self.health.is_over() || self.health.has_failed() {
             return;
         }
-        let now = Instant::now();
         for (line, link) in self.lines.iter().zip(self.health.links()) {
             let silent = now.saturating_duration_since(line.heard);
             if silent >= self.deadlines.silence

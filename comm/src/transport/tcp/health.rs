@@ -233,7 +233,9 @@ impl Health {
         let mut last = culprit;
         for _ in 0..self.num_ranks {
             let next = self.statuses[last.0].waiting_for.load(Ordering::Relaxed);
-            let waits = self.is_fresh(last) && next < self.num_ranks;
+            // One that has said goodbye waits for the end alone: it has left out something before.
+            let waits = next < self.num_ranks && !self.has_said_goodbye(last);
+            let waits = waits && self.is_fresh(last);
             if !waits {
                 return CommError::Timeout {
                     culprit: last,
@@ -245,8 +247,8 @@ impl Health {
             }
             last = Rank(next);
         }
-        // A circle: the rank that was named first is as good as any.
-        CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms }
+        // A circle, which the rank that was named first may only wait for: any that is in it.
+        CommError::Timeout { culprit: last, seen_by, operation, sequence, waited_ms }
     }
 
     fn is_fresh(&self, rank: Rank) -> bool {

@@ -7,6 +7,7 @@ use super::health::{Health, Link};
 use crate::error::CommError;
 use crate::rendezvous::Deadlines;
 use crate::rendezvous::channel::{Channel, MOST_BYTES, TAG_BYTES, pair};
+use crate::system::Instant;
 use crate::topology::{Rank, Topology};
 use proptest::prelude::*;
 use std::io::Write as _;
@@ -153,9 +154,9 @@ proptest! {
         // A frame may be longer than what a socket takes at once.
         stream.set_nonblocking(true).unwrap();
         let _ = stream.write(&sent);
-        thread.turn();
+        thread.turn(Instant::now());
         thread.wait(Duration::from_micros(200));
-        thread.turn();
+        thread.turn(Instant::now());
         if let Err(error) = health.check() {
             prop_assert!(error.culprit().is_none_or(|culprit| culprit.0 < RANKS), "{:?}", error);
             let text = error.to_string();
