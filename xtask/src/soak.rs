@@ -54,6 +54,7 @@ const LONG_TESTS: &[LongTest] = &[
         name: "launch_faults::soak_200_kills_of_ranks_that_save",
     },
     LongTest { package: "headlong", program: "all", name: "concurrent::soak_two_processes" },
+    LongTest { package: "headlong-comm-simulated", program: "histories", name: "soak_histories" },
     LongTest { package: "headlong", program: "all", name: "many_ranks::soak_1024_ranks" },
     LongTest { package: "headlong-mutation", program: "all", name: "soak_mutants" },
     LongTest { package: "headlong", program: "cuda_epoch", name: "soak_cuda_epoch_f32_1" },

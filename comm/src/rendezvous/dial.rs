@@ -285,6 +285,22 @@ mod tests {
         error.to_string()
     }
 
+    /// A rank that was stopped while an answer came is not one that got none.
+    #[test]
+    fn an_answer_that_is_there_is_read_when_its_time_is_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut host = listener.accept().unwrap().0;
+        host.write_all(b"here").unwrap();
+        here.peek(&mut [0; 4]).unwrap();
+        let mut room = [0; 4];
+        let over = Instant::now();
+        read_until(&mut here, &mut room, over).unwrap();
+        assert_eq!(&room, b"here");
+        let error = read_until(&mut here, &mut room, over).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+    }
+
     /// A host whose table is full says so: that is no wrong secret, however often it is heard.
     #[test]
     fn one_that_has_no_place_is_visited_again() {

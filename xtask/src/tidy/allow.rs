@@ -83,10 +83,15 @@ pub const CRATES: &[Crate] = &[
             "headlong",
         ],
     },
+    // The files of `headlong-comm` once more.
+    Crate { package: "headlong-comm-simulated", may_use: &["headlong-device", "nccl-rs"] },
     Crate { package: "headlong-models", may_use: &[] },
     Crate { package: "headlong-python", may_use: &["headlong-reader", "headlong"] },
     Crate { package: "xtask", may_use: &[] },
 ];
+
+/// Packages that are made of another's files, too: theirs and the others'.
+pub const COPIES: &[(&str, &str)] = &[("comm/simulated/", "comm/src/")];
 
 /// Crates from outside that only these packages may use.
 pub const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
@@ -154,6 +159,7 @@ const UNSAFE_FILES: &[Exception] = &[
 const ENVIRONMENT_READERS: &[Exception] = &[
     only("device/src/cuda/libraries.rs", "where CUDA's libraries are; no result depends on it"),
     only("device/src/cuda/cache.rs", "where compiled kernels are kept; no result depends on it"),
+    only("comm/simulated/build.rs", "where cargo wants the copy that it makes"),
     only("device/tests/conformance.rs", "tests that run themselves in another process"),
     only("models/src/lib.rs", "tests that run themselves in another process"),
     only("trainer/tests/run_support/mod.rs", "where a bundle has put the program under test"),

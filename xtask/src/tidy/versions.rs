@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use cargo_metadata::Metadata;
 
 use super::Violation;
+use super::allow::COPIES;
 use super::source::{SourceFile, words};
 use super::text::relative;
 use crate::process::At as _;
@@ -36,9 +37,11 @@ pub fn check_use(
     for package in metadata.workspace_packages() {
         let manifest = relative(root, package.manifest_path.as_std_path());
         let folder = manifest.trim_end_matches("Cargo.toml");
+        let copied = COPIES.iter().filter(|(own, _)| *own == folder).map(|(_, from)| *from);
+        let folders: Vec<&str> = std::iter::once(folder).chain(copied).collect();
         let names: BTreeSet<String> = sources
             .iter()
-            .filter(|source| source.path.starts_with(folder))
+            .filter(|source| folders.iter().any(|folder| source.path.starts_with(folder)))
             .flat_map(|source| words(source.tokens.clone()).map(|(word, _)| word))
             .collect();
         // A crate's place may be kept free before anything uses it: the table of crates speaks of

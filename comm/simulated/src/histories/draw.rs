@@ -1,6 +1,5 @@
 //! What a seed says about its history.
 
-use super::ranks::{Leave, Operation};
 use crate::rendezvous::Deadlines;
 use crate::system::{At, Fault, Model, Options, Time, What};
 use crate::testing::sim::Random;
@@ -22,6 +21,32 @@ pub const DEADLINES: Deadlines = Deadlines {
 /// The longest that a history may take.
 const LIMIT: Time = 60 * SECOND;
 
+/// How a rank leaves in the middle of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// With an error of its own.
+    Failing,
+    /// Without a goodbye.
+    Silently,
+}
+
+/// What all ranks do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// All have come.
+    Barrier,
+    /// The sum of so many numbers.
+    AllReduce(usize),
+    /// So many numbers of one rank.
+    Broadcast(usize, usize),
+    /// So many numbers to the rank so many places further on.
+    Ring(usize, usize),
+    /// Each for itself, at most so long.
+    Compute(Time),
+    /// A rank says that it is busy for longer than others would wait.
+    Busy(usize, Time),
+}
+
 /// One history before it is played.
 #[derive(Debug, Clone)]
 pub struct Case {
@@ -31,8 +56,8 @@ pub struct Case {
     pub is_calm: bool,
     /// How many.
     pub num_ranks: usize,
-    /// How many connect to ports that are not theirs.
-    pub strangers: u64,
+    /// How many processes connect that do not belong to the job.
+    pub num_others: u64,
     /// Everything is encrypted.
     pub encrypt: bool,
     /// Payload over paths.
@@ -54,7 +79,9 @@ impl Case {
         let num_ranks = [2, 2, 3, 3, 3, 4, 4, 5][random.below(8) as usize];
         let is_calm = seed.is_multiple_of(3);
         let model = model(&mut random);
-        let mut faults = calm(&mut random, num_ranks);
+        // A clock that jumps far lets its rank give up before the others know what has failed.
+        let jump = if is_calm { 3000 * MS } else { 1900 * MS };
+        let mut faults = calm(&mut random, num_ranks, jump);
         let mut leaves = None;
         if !is_calm {
             let count = [1, 1, 1, 2, 2, 3][random.below(6) as usize];
@@ -83,13 +110,13 @@ impl Case {
             limit: LIMIT,
             keep_lines: false,
         };
-        let strangers = random.below(6).saturating_sub(3);
+        let num_others = random.below(6).saturating_sub(3);
         let (encrypt, paths) = (random.chance(25), random.chance(25));
         Self {
             seed,
             is_calm,
             num_ranks,
-            strangers,
+            num_others,
             encrypt,
             paths,
             starts,
@@ -138,7 +165,7 @@ fn two(random: &mut Random, num_ranks: usize) -> (usize, usize) {
 }
 
 /// What no deadline of [`DEADLINES`] is short enough for: one of a kind for each rank.
-fn calm(random: &mut Random, num_ranks: usize) -> Vec<Fault> {
+fn calm(random: &mut Random, num_ranks: usize, jump: Time) -> Vec<Fault> {
     let mut faults = Vec::new();
     for rank in 0..num_ranks {
         if random.chance(20) {
@@ -146,7 +173,7 @@ fn calm(random: &mut Random, num_ranks: usize) -> Vec<Fault> {
             faults.push(Fault { at: when(random, rank), what });
         }
         if random.chance(10) {
-            let what = What::Jump { rank, by: random.between(MS, 1900 * MS) };
+            let what = What::Jump { rank, by: random.between(MS, jump) };
             faults.push(Fault { at: when(random, rank), what });
         }
     }

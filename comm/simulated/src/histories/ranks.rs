@@ -1,13 +1,14 @@
 //! What the ranks of a history do.
 
-use super::draw::{Case, DEADLINES};
+use super::draw::{Case, DEADLINES, Leave, Operation};
 use crate::launcher_env::{Launch, Launcher, SecretSource};
 use crate::rendezvous::{JoinOptions, join};
-use crate::system::{Time, machine, sleep};
+use crate::system::{NEVER, Time, machine, now, sleep};
 use crate::transport::Transport;
 use crate::transport::paths::{PathTransport, Silent};
 use crate::{CommError, CommOptions, Communicator, Rank};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How a rank may end.
@@ -27,32 +28,6 @@ impl From<CommError> for Failure {
     }
 }
 
-/// How a rank leaves in the middle of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leave {
-    /// With an error of its own.
-    Failing,
-    /// Without a goodbye.
-    Silently,
-}
-
-/// What all ranks do together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// All have come.
-    Barrier,
-    /// The sum of so many numbers.
-    AllReduce(usize),
-    /// So many numbers of one rank.
-    Broadcast(usize, usize),
-    /// So many numbers to the rank so many places further on.
-    Ring(usize, usize),
-    /// Each for itself, at most so long.
-    Compute(Time),
-    /// A rank says that it is busy for longer than others would wait.
-    Busy(usize, Time),
-}
-
 const PORT: u16 = 29_577;
 
 fn launch(case: &Case, rank: usize) -> Launch {
@@ -70,8 +45,32 @@ fn launch(case: &Case, rank: usize) -> Launch {
     }
 }
 
+/// When a rank got how far; [`NEVER`]: not at all.
+#[derive(Debug)]
+pub struct Marks {
+    /// All have come.
+    pub joined: AtomicU64,
+    /// It has nothing to do any more.
+    pub closing: AtomicU64,
+    /// It has ended, well or not.
+    pub ended: AtomicU64,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        let never = || AtomicU64::new(NEVER);
+        Self { joined: never(), closing: never(), ended: never() }
+    }
+}
+
 /// The whole life of a rank.
-pub fn work(case: &Case, rank: usize) -> Result<(), Failure> {
+pub fn work(case: &Case, rank: usize, marks: &Marks) -> Result<(), Failure> {
+    let result = live(case, rank, marks);
+    marks.ended.store(now(), Ordering::Relaxed);
+    result
+}
+
+fn live(case: &Case, rank: usize, marks: &Marks) -> Result<(), Failure> {
     sleep(case.starts[rank]);
     let options = JoinOptions {
         deadlines: DEADLINES,
@@ -80,6 +79,7 @@ pub fn work(case: &Case, rank: usize) -> Result<(), Failure> {
         ..JoinOptions::new(launch(case, rank), [7; 32])
     };
     let control = join(&options)?;
+    marks.joined.store(now(), Ordering::Relaxed);
     let transport: Arc<dyn Transport> = match case.paths {
         true => Arc::new(PathTransport::new(control, Vec::new(), Box::new(Silent))?),
         false => control,
@@ -100,6 +100,7 @@ pub fn work(case: &Case, rank: usize) -> Result<(), Failure> {
         }
         operate(&communicator, *operation, number)?;
     }
+    marks.closing.store(now(), Ordering::Relaxed);
     Ok(communicator.close()?)
 }
 

@@ -1,7 +1,7 @@
 //! One history from its begin to its end.
 
-use super::faults::Fault;
-use super::world::{Killed, NEVER, On, Options, World, call, makes};
+use super::plan::{Befallen, NEVER, Options, Time};
+use super::world::{Killed, On, World, call, glance};
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What one of the first threads does.
 pub struct Body<R> {
-    /// Of which process it is; none: of a stranger's.
+    /// Of which process it is; none: of one that is no rank.
     pub rank: Option<usize>,
     /// For the trace.
     pub name: &'static str,
@@ -39,7 +39,7 @@ pub struct Report {
     /// How long it took, in nanoseconds of its own clock.
     pub time: u64,
     /// The faults that have happened.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<Befallen>,
     /// It hangs, with what each thread waits for.
     pub finding: Option<String>,
     /// The last events as text; empty where not kept.
@@ -66,6 +66,11 @@ impl<R> JoinHandle<R> {
         });
         self.result.recv().expect("a thread leaves its result before it ends")
     }
+}
+
+/// Nanoseconds since the history began, by no rank's clock.
+pub fn now() -> Time {
+    glance(|call| call.now).unwrap_or(0)
 }
 
 /// None is free for a thread that only looks again: such looks take no time here.

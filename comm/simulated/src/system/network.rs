@@ -1,6 +1,6 @@
 //! Connections: two queues of bytes, which travel with a delay, come in parts, and end.
 
-use super::world::{NEVER, Time};
+use super::plan::{Model, NEVER, Time};
 use crate::testing::sim::Random;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -8,19 +8,6 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// How the network is.
-#[derive(Debug, Clone)]
-pub struct Model {
-    /// The shortest and the longest way, in nanoseconds.
-    pub delay: (Time, Time),
-    /// Of 100 messages, so many take ten times as long.
-    pub spike_percent: u64,
-    /// Of 100 looks at what has come, so many give a part of it.
-    pub part_percent: u64,
-    /// Bytes on their way or not yet taken.
-    pub room: usize,
-}
 
 /// The machine of a rank.
 pub fn machine(rank: usize) -> IpAddr {
@@ -256,7 +243,7 @@ impl Network {
             length = random.between(2048, length as u64) as usize;
         }
         if self.ends[self.ends[end].peer].closed {
-            // Nobody is there: the answer is a reset.
+            // It has closed: the answer is a reset.
             let peer = self.ends[end].peer;
             self.put(peer, Item::Reset, now, random);
         } else {

@@ -1,8 +1,9 @@
 //! Sockets and waits for them, as the files of the transport call them.
 
 use super::network::Handle;
+use super::plan::{NEVER, Time};
 use super::time::nanoseconds;
-use super::world::{Call, NEVER, On, Time, call, glance};
+use super::world::{Call, On, call, glance};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};

@@ -1,9 +1,10 @@
 //! Locks and conditions, at which threads give up their turn.
 
 use super::network::Handle;
+use super::plan::NEVER;
 use super::streams::Pollable;
 use super::time::nanoseconds;
-use super::world::{NEVER, On, call};
+use super::world::{On, call};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LockResult, MutexGuard as StdGuard, PoisonError};

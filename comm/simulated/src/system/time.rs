@@ -1,6 +1,7 @@
 //! The clock, and the seed's random bytes.
 
-use super::world::{On, Time, call, glance};
+use super::plan::Time;
+use super::world::{On, call, glance};
 use crate::testing::sim::Random;
 use snow::Builder;
 use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};

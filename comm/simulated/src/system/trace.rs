@@ -1,6 +1,6 @@
 //! What happened, as one number and, where asked for, as text.
 
-use super::world::Time;
+use super::plan::Time;
 use std::collections::VecDeque;
 
 /// So many lines are kept.

@@ -3,8 +3,8 @@
 //! A thread gives up its turn in calls of the system. When none can go on, the clock goes to the
 //! next time at which one can.
 
-use super::faults::{At, Fault, What};
 use super::network::{Handle, Network};
+use super::plan::{At, Befallen, Fault, NEVER, Options, Time, What};
 use super::trace::Trace;
 use crate::testing::sim::Random;
 use rustix::event::PollFlags;
@@ -14,14 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
-/// Nanoseconds since the history began.
-pub type Time = u64;
-
-/// A time that never comes.
-pub const NEVER: Time = Time::MAX;
-
 /// More turns than any history takes that ends.
-const MOST_TURNS: u64 = 3_000_000;
+const MOST_TURNS: u64 = 500_000;
 
 /// What ends the threads of a rank that has died.
 pub struct Killed;
@@ -71,27 +65,6 @@ pub struct Process {
     pub calls: u64,
 }
 
-/// What a history follows from.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Everything that is drawn.
-    pub seed: u64,
-    /// How many processes.
-    pub num_ranks: usize,
-    /// Of 100 calls, so many let another thread go first.
-    pub preempt_percent: u64,
-    /// How the network is.
-    pub network: super::network::Model,
-    /// What happens to processes and connections.
-    pub faults: Vec<Fault>,
-    /// A mistake of `src/mistakes.rs` that the ranks make.
-    pub mistake: Option<&'static str>,
-    /// The history hangs if it is not over by then.
-    pub limit: Time,
-    /// Events are kept as text.
-    pub keep_lines: bool,
-}
-
 /// Everything that the threads share.
 pub struct State {
     pub now: Time,
@@ -102,7 +75,7 @@ pub struct State {
     /// What is wrong with this history: it hangs.
     pub finding: Option<String>,
     /// Faults that have happened.
-    pub happened: Vec<Fault>,
+    pub happened: Vec<Befallen>,
     pub options: Options,
     to_come: Vec<Fault>,
     threads: Vec<SimThread>,
@@ -337,7 +310,7 @@ impl State {
         let Self { trace, now, threads, .. } = self;
         trace.note(*now, what, who as u64, number, || {
             let thread = &threads[who];
-            let rank = thread.rank.map_or("a stranger".to_owned(), |rank| format!("rank {rank}"));
+            let rank = thread.rank.map_or("no rank".to_owned(), |rank| format!("rank {rank}"));
             format!("{rank} {}: {what} {number}", thread.name)
         });
     }
@@ -473,7 +446,7 @@ impl State {
             let line = format!("{fault:?}");
             self.trace.note(self.now, "fault", 0, 0, || line);
             self.befall(&fault.what);
-            self.happened.push(fault);
+            self.happened.push(Befallen { time: self.now, fault });
         }
     }
 

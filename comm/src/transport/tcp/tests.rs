@@ -188,6 +188,32 @@ proptest! {
     }
 }
 
+/// Whom a timeout names: the end of the line of waiting ranks, one of a circle that the line leads
+/// to, and one that has said goodbye before something of it has come.
+#[test]
+fn who_is_waited_for_in_the_end_is_named() {
+    let cases: [(&[(usize, usize)], Option<usize>, usize, usize); 5] = [
+        (&[(1, 2)], None, 1, 2),
+        (&[(1, 2), (2, 3)], None, 1, 3),
+        (&[(1, 2), (2, 3), (3, 2)], None, 1, 3),
+        (&[(1, 2), (2, 0), (0, 1)], None, 2, 0),
+        (&[(1, 2), (2, 0), (0, 1)], Some(1), 2, 1),
+    ];
+    for (waits, goodbye, first, named) in cases {
+        let health = Health::new(Rank(0), 4, Vec::new(), Duration::from_secs(60)).unwrap();
+        for &(rank, peer) in waits {
+            match rank {
+                0 => health.note_waiting(Some(Rank(peer))),
+                _ => health.note_heartbeat(Rank(rank), 0, Some(peer), Vec::new()),
+            }
+        }
+        goodbye.into_iter().for_each(|rank| health.note_goodbye(Rank(rank)));
+        let late = health.late(Rank(first), "test", 0, Duration::ZERO);
+        let culprit = health.resolve(late).culprit();
+        assert_eq!(culprit, Some(Rank(named)), "{waits:?}, {goodbye:?}");
+    }
+}
+
 /// The frames of which threads have died before they were looked at.
 #[test]
 fn ranks_and_nodes_that_there_are_not_end_the_connection() {

@@ -1,4 +1,4 @@
-//! Those who connect to the ports of a job and do not belong to it.
+//! Processes that connect to the ports of a job and do not belong to it.
 
 use crate::rendezvous::handshake::{HELLO_BYTES, MAGIC};
 use crate::system::{TcpStream, listening, sleep};
