@@ -5,6 +5,8 @@
 //! other way: `comm/simulated` compiles the same files again over a system of its own, in which one
 //! seed is one history.
 
+mod local;
+
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -13,6 +15,10 @@ use snow::params::NoiseParams;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
 
+pub use local::{
+    UnixListener, UnixStream, connect_to, listen_at, order, peer_of, receive_file, send_file,
+    sleep_at, wake_at,
+};
 pub use rustix::event::{PollFd, PollFlags};
 pub use std::net::{TcpListener, TcpStream};
 pub use std::sync::{Condvar, Mutex, MutexGuard};

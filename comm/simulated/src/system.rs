@@ -2,6 +2,7 @@
 //! threads in turn, a virtual clock and connections in memory.
 
 mod history;
+mod local;
 mod network;
 mod plan;
 mod streams;
@@ -11,6 +12,10 @@ mod trace;
 mod world;
 
 pub use history::{Body, Finish, JoinHandle, Report, now, num_cores, run, spawn};
+pub use local::{
+    UnixListener, UnixStream, connect_to, listen_at, order, peer_of, receive_file, send_file,
+    sleep_at, wake_at,
+};
 pub use network::machine;
 pub use plan::{At, Befallen, Fault, Model, NEVER, Options, Time, What};
 pub use rustix::event::PollFlags;

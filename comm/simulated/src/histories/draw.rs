@@ -47,6 +47,17 @@ pub enum Operation {
     Busy(usize, Time),
 }
 
+/// What carries what ranks exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The TCP transport itself.
+    Tcp,
+    /// Paths over its connections.
+    Paths,
+    /// Memory inside a node, else TCP.
+    Memory,
+}
+
 /// One history before it is played.
 #[derive(Debug, Clone)]
 pub struct Case {
@@ -60,8 +71,10 @@ pub struct Case {
     pub num_others: u64,
     /// Everything is encrypted.
     pub encrypt: bool,
-    /// Payload over paths.
-    pub paths: bool,
+    /// What carries the payload.
+    pub way: Way,
+    /// Ranks of a node; they share memory where [`Case::way`] says so.
+    pub ranks_per_node: usize,
     /// When each rank begins.
     pub starts: Vec<Duration>,
     /// What all ranks do.
@@ -111,14 +124,20 @@ impl Case {
             keep_lines: false,
         };
         let num_others = random.below(6).saturating_sub(3);
-        let (encrypt, paths) = (random.chance(25), random.chance(25));
+        let encrypt = random.chance(25);
+        let way = [Way::Tcp, Way::Tcp, Way::Paths, Way::Memory][random.below(4) as usize];
+        let ranks_per_node = match way {
+            Way::Memory => random.between(2, 3) as usize,
+            _ => 1,
+        };
         Self {
             seed,
             is_calm,
             num_ranks,
             num_others,
             encrypt,
-            paths,
+            way,
+            ranks_per_node,
             starts,
             operations,
             leaves,

@@ -1,10 +1,11 @@
 //! What the ranks of a history do.
 
-use super::draw::{Case, DEADLINES, Leave, Operation};
+use super::draw::{Case, DEADLINES, Leave, Operation, Way};
 use crate::launcher_env::{Launch, Launcher, SecretSource};
 use crate::rendezvous::{JoinOptions, join};
 use crate::system::{NEVER, Time, machine, now, sleep};
 use crate::transport::Transport;
+use crate::transport::choose::{ChooseOptions, choose};
 use crate::transport::paths::{PathTransport, Silent};
 use crate::{CommError, CommOptions, Communicator, Rank};
 use std::sync::Arc;
@@ -74,16 +75,17 @@ fn live(case: &Case, rank: usize, marks: &Marks) -> Result<(), Failure> {
     sleep(case.starts[rank]);
     let options = JoinOptions {
         deadlines: DEADLINES,
-        ranks_per_node: 1,
+        ranks_per_node: case.ranks_per_node,
         encrypt_data: case.encrypt,
         ..JoinOptions::new(launch(case, rank), [7; 32])
     };
     let control = join(&options)?;
-    marks.joined.store(now(), Ordering::Relaxed);
-    let transport: Arc<dyn Transport> = match case.paths {
-        true => Arc::new(PathTransport::new(control, Vec::new(), Box::new(Silent))?),
-        false => control,
+    let transport: Arc<dyn Transport> = match case.way {
+        Way::Tcp => control,
+        Way::Paths => Arc::new(PathTransport::new(control, Vec::new(), Box::new(Silent))?),
+        Way::Memory => choose(control, &ChooseOptions::default())?.transport,
     };
+    marks.joined.store(now(), Ordering::Relaxed);
     let communicator = Communicator::new(transport, CommOptions::default());
     for (number, operation) in case.operations.iter().enumerate() {
         match case.leaves {

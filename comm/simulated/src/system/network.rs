@@ -6,6 +6,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +17,9 @@ pub fn machine(rank: usize) -> IpAddr {
 
 /// The machine of all who are no rank.
 pub const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
+
+/// Where sockets are that have names.
+const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What a thread can poll.
 #[derive(Debug, Clone)]
@@ -75,12 +79,17 @@ pub struct Network {
     next_port: u16,
     cuts: Vec<CutLink>,
     dark: Vec<usize>,
+    /// Names of sockets inside a machine; a name's place is its port.
+    names: Vec<String>,
+    /// On their way to an end of a connection.
+    files: Vec<(usize, OwnedFd)>,
 }
 
 impl Network {
     pub fn new(model: Model) -> Self {
         let (ends, listeners, cuts, dark) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { model, ends, listeners, next_port: 30_000, cuts, dark }
+        let (names, files) = (Vec::new(), Vec::new());
+        Self { model, ends, listeners, next_port: 30_000, cuts, dark, names, files }
     }
 
     fn port(&mut self) -> u16 {
@@ -122,9 +131,35 @@ impl Network {
         Ok(self.listeners.len() - 1)
     }
 
-    /// Where someone listens.
+    /// A listener at a name.
+    pub fn bind_name(&mut self, rank: Option<usize>, name: &str) -> usize {
+        self.names.push(name.to_owned());
+        let address = SocketAddr::from((INSIDE, self.names.len() as u16));
+        self.listeners.push(Listener { rank, address, queue: VecDeque::new(), closed: false });
+        self.listeners.len() - 1
+    }
+
+    pub fn address_of(&self, name: &str) -> Option<SocketAddr> {
+        let place = self.names.iter().position(|one| one == name)?;
+        Some(SocketAddr::from((INSIDE, place as u16 + 1)))
+    }
+
+    pub fn put_file(&mut self, end: usize, file: OwnedFd) {
+        self.files.push((self.ends[end].peer, file));
+    }
+
+    pub fn take_file(&mut self, end: usize) -> Option<OwnedFd> {
+        let place = self.files.iter().position(|(to, _)| *to == end)?;
+        Some(self.files.swap_remove(place).1)
+    }
+
+    /// Where someone listens that others can reach.
     pub fn listening(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter(|one| !one.closed).map(|one| one.address).collect()
+        self.listeners
+            .iter()
+            .filter(|one| !one.closed && one.address.ip() != INSIDE)
+            .map(|one| one.address)
+            .collect()
     }
 
     pub fn listener_address(&self, listener: usize) -> SocketAddr {
@@ -201,7 +236,11 @@ impl Network {
 
     fn put(&mut self, from: usize, item: Item, now: Time, random: &mut Random) {
         let to = self.ends[from].peer;
-        let delay = self.delay((self.ends[from].rank, self.ends[to].rank), now, random);
+        let is_inside = [from, to].iter().any(|&end| self.ends[end].local.ip() == INSIDE);
+        let delay = match is_inside {
+            true => random.between(1000, 50_000),
+            false => self.delay((self.ends[from].rank, self.ends[to].rank), now, random),
+        };
         let last = self.ends[to].on_its_way.back().map_or(0, |(due, _)| *due);
         let due = now.saturating_add(delay).max(last);
         self.ends[to].on_its_way.push_back((due, item));
@@ -354,7 +393,8 @@ impl Network {
         let ends: Vec<usize> = (0..self.ends.len())
             .filter(|&at| {
                 let (end, peer) = (&self.ends[at], &self.ends[self.ends[at].peer]);
-                end.rank == one && peer.rank == other && !end.closed && !peer.closed
+                let is_inside = [end, peer].iter().any(|one| one.local.ip() == INSIDE);
+                end.rank == one && peer.rank == other && !(end.closed || peer.closed || is_inside)
             })
             .collect();
         if ends.is_empty() {

@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::marker::PhantomData;
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
-use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 /// One end of a connection.
@@ -34,12 +33,6 @@ impl Pollable for TcpStream {
 impl Pollable for TcpListener {
     fn handle(&self) -> Handle {
         Handle::Listener(self.0)
-    }
-}
-
-impl Pollable for UnixListener {
-    fn handle(&self) -> Handle {
-        unimplemented!("memory that processes share is not simulated")
     }
 }
 
@@ -182,6 +175,22 @@ fn refused<T>(error: Errno) -> io::Result<T> {
 }
 
 impl TcpStream {
+    pub(super) fn of(end: usize) -> Self {
+        Self(end)
+    }
+
+    pub(super) fn end(&self) -> usize {
+        self.0
+    }
+
+    pub(super) fn read_now(&self, room: &mut [u8]) -> io::Result<usize> {
+        blocking(self, PollFlags::IN, |call| receive_now(call, self.0, room))
+    }
+
+    pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        blocking(self, PollFlags::OUT, |call| send_now(call, self.0, bytes))
+    }
+
     /// # Errors
     /// As the system's.
     pub fn connect_timeout(address: &SocketAddr, patience: Duration) -> io::Result<Self> {
@@ -286,13 +295,13 @@ fn blocking(
 
 impl Read for TcpStream {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        blocking(self, PollFlags::IN, |call| receive_now(call, self.0, room))
+        self.read_now(room)
     }
 }
 
 impl Write for TcpStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        blocking(self, PollFlags::OUT, |call| send_now(call, self.0, bytes))
+        self.write_now(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -311,6 +320,10 @@ impl Drop for TcpStream {
 }
 
 impl TcpListener {
+    pub(super) fn of(listener: usize) -> Self {
+        Self(listener)
+    }
+
     /// # Errors
     /// As the system's.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {

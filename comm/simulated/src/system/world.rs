@@ -81,6 +81,8 @@ pub struct State {
     threads: Vec<SimThread>,
     turns: u64,
     dead_ticks: Time,
+    /// How often something was woken that sleeps at a word.
+    pub wakes: Arc<AtomicU64>,
 }
 
 /// One history.
@@ -164,6 +166,7 @@ impl World {
             threads: Vec::new(),
             turns: 0,
             dead_ticks: 0,
+            wakes: Arc::default(),
             options,
         };
         Arc::new(Self { state: Mutex::new(state), mistake })

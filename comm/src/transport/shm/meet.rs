@@ -17,24 +17,20 @@ use crate::rendezvous::handshake::{
     verdict_length,
 };
 use crate::rendezvous::proof::{Secret, nonce};
-use crate::system::poll_read;
+use crate::system::{
+    Instant, UnixListener, UnixStream, connect_to, listen_at, peer_of, poll_read, receive_file,
+    send_file, sleep,
+};
 use crate::topology::{Rank, Topology};
 use crate::transport::Transport as _;
 use crate::transport::tcp::TcpTransport;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of the verdict that lets a rank in: it has no text.
@@ -106,11 +102,7 @@ fn host(control: &TcpTransport, num_local: usize) -> Result<(String, Host), Stri
     let name: String = std::iter::once("headlong-".to_owned())
         .chain(words[..16].iter().map(|byte| format!("{byte:02x}")))
         .collect();
-    let address = SocketAddr::from_abstract_name(&name)
-        .map_err(|error| format!("naming a socket: {error}"))?;
-    let listener =
-        UnixListener::bind_addr(&address).map_err(|error| format!("opening a socket: {error}"))?;
-    listener.set_nonblocking(true).map_err(|error| format!("preparing a socket: {error}"))?;
+    let listener = listen_at(&name).map_err(|error| format!("opening a socket: {error}"))?;
     let layout = Layout::new(num_local);
     let segment = Segment::create(layout, control.epoch(), fingerprint(control, &key))?;
     Ok((name, Host { listener, segment, key }))
@@ -222,12 +214,7 @@ impl<'a> Table<'a> {
             return None;
         }
         let (verdict, _) = session.admit().ok()?;
-        let files = [host.segment.file().as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut rights = SendAncillaryBuffer::new(&mut space);
-        rights.push(SendAncillaryMessage::ScmRights(&files)).then_some(())?;
-        rustix::net::sendmsg(stream, &[IoSlice::new(&verdict)], &mut rights, SendFlags::NOSIGNAL)
-            .ok()?;
+        send_file(stream, &verdict, host.segment.file().as_fd()).ok()?;
         Some(rank)
     }
 
@@ -247,7 +234,7 @@ impl<'a> Table<'a> {
         let asking = Asking::claim(&Secret::of_key(key.0), &hello, &claims);
         let (asking, claim) = asking.map_err(|error| failed(&error.to_string()))?;
         stream.write_all(&claim).map_err(broken)?;
-        let (verdict, file) = receive_file(stream).map_err(|reason| failed(&reason))?;
+        let (verdict, file) = receive_memory(stream).map_err(|reason| failed(&reason))?;
         let (head, message) = verdict
             .split_first_chunk::<VERDICT_BYTES>()
             .expect("a verdict is longer than its head");
@@ -262,15 +249,12 @@ impl<'a> Table<'a> {
 /// Connects without waiting longer than for one word. Any process of this machine can fill the
 /// queue of this socket, whose name is public: connecting must not block a rank.
 fn connect(name: &str) -> std::io::Result<UnixStream> {
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let begin = Instant::now();
     loop {
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) => return Ok(UnixStream::from(socket)),
+        match connect_to(name) {
+            Ok(stream) => return Ok(stream),
             Err(Errno::AGAIN | Errno::INTR) if begin.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(5));
+                sleep(Duration::from_millis(5));
             }
             Err(error) => return Err(error.into()),
         }
@@ -286,17 +270,12 @@ fn prepare(stream: &UnixStream) -> std::io::Result<()> {
 /// The other end must be a process of this user, with a number that was told over the control
 /// plane.
 fn check_peer(stream: &UnixStream, known: impl Fn(u32) -> bool) -> Result<(), String> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)
+    let (user, process) = peer_of(stream)
         .map_err(|error| format!("asking the system who is at a socket: {error}"))?;
-    let own = rustix::process::getuid();
-    if peer.uid != own {
-        return Err(format!(
-            "a process of user {} is at the socket, expected user {}",
-            peer.uid.as_raw(),
-            own.as_raw()
-        ));
+    let own = rustix::process::getuid().as_raw();
+    if user != own {
+        return Err(format!("a process of user {user} is at the socket, expected user {own}"));
     }
-    let process = peer.pid.as_raw_pid() as u32;
     match known(process) {
         true => Ok(()),
         false => Err(format!(
@@ -306,24 +285,10 @@ fn check_peer(stream: &UnixStream, known: impl Fn(u32) -> bool) -> Result<(), St
     }
 }
 
-fn receive_file(stream: &UnixStream) -> Result<([u8; ADMITTED_BYTES], OwnedFd), String> {
+fn receive_memory(stream: &UnixStream) -> Result<([u8; ADMITTED_BYTES], OwnedFd), String> {
     let mut verdict = [0; ADMITTED_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut rights = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut verdict)];
-    let received = rustix::net::recvmsg(
-        stream,
-        &mut parts,
-        &mut rights,
-        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
-    );
-    let received = received.map_err(text)?;
-    let file = rights.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
-        _ => None,
-    });
-    match file {
-        Some(file) if received.bytes == verdict.len() => Ok((verdict, file)),
+    match receive_file(stream, &mut verdict).map_err(text)? {
+        (ADMITTED_BYTES, Some(file)) => Ok((verdict, file)),
         _ => Err("it has closed the socket".into()),
     }
 }

@@ -1,10 +1,10 @@
 //! The memory itself: made, sealed, checked and mapped.
 
 use super::layout::{COUNTERS, Layout};
+use crate::system;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::thread::futex;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -151,13 +151,12 @@ impl Segment {
     /// Sleeps at the doorbell of a rank until a peer [wakes](Segment::wake) it, for `longest` at
     /// most, where it has not rung since `seen`. May end early.
     pub fn sleep(&self, local: usize, seen: u32, longest: Duration) {
-        let time = futex::Timespec::try_from(longest).expect("naps are short");
-        let _ = futex::wait(self.doorbell(local).0, futex::Flags::empty(), seen, Some(&time));
+        system::sleep_at(self.doorbell(local).0, seen, longest);
     }
 
     /// Wakes a rank that sleeps at its doorbell.
     pub fn wake(&self, local: usize) {
-        let _ = futex::wake(self.doorbell(local).0, futex::Flags::empty(), 1);
+        system::wake_at(self.doorbell(local).0);
     }
 
     pub fn counters(&self, from: usize, to: usize) -> Counters<'_> {
@@ -282,7 +281,7 @@ pub type Shared = Arc<Segment>;
 /// Orders what was written before it before what is read after it, for those who decide whether to
 /// ring.
 pub fn order() {
-    std::sync::atomic::fence(Ordering::SeqCst);
+    system::order();
 }
 
 #[cfg(test)]

@@ -221,34 +221,47 @@ impl Health {
         ending.first.clone()
     }
 
-    /// Follows who waits for whom to the one that waits for none: a timeout should name that one.
+    /// Whom an error should name. A timeout: the rank at the end of the line of those that wait for
+    /// each other, as far as rank 0 knows. Anything that another rank sees while rank 0 is silent:
+    /// rank 0, which may have ended the job without its hearing of it.
     pub fn resolve(&self, error: CommError) -> CommError {
-        let CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms } = error else {
-            return error;
-        };
-        if self.rank != Rank(0) {
-            let culprit = if self.is_fresh(Rank(0)) { culprit } else { Rank(0) };
-            return CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms };
+        let is_cut_off = self.rank != Rank(0) && !self.is_fresh(Rank(0));
+        match error {
+            CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms } => {
+                let culprit = match self.rank {
+                    Rank(0) => self.end_of_line(culprit),
+                    _ if is_cut_off => Rank(0),
+                    _ => culprit,
+                };
+                CommError::Timeout { culprit, seen_by, operation, sequence, waited_ms }
+            }
+            CommError::PeerLost { culprit, seen_by, reason }
+                if is_cut_off && culprit != Rank(0) =>
+            {
+                let reason = format!("it is silent, and from {culprit} comes: {reason}");
+                CommError::PeerLost { culprit: Rank(0), seen_by, reason }
+            }
+            other => other,
         }
-        let mut last = culprit;
+    }
+
+    /// The rank that `first` waits for in the end, and that waits for none. A circle has none: it
+    /// is `first`, if that is in it, else any that is.
+    fn end_of_line(&self, first: Rank) -> Rank {
+        let mut last = first;
         for _ in 0..self.num_ranks {
             let next = self.statuses[last.0].waiting_for.load(Ordering::Relaxed);
             // One that has said goodbye waits for the end alone: it has left out something before.
             let waits = next < self.num_ranks && !self.has_said_goodbye(last);
-            let waits = waits && self.is_fresh(last);
-            if !waits {
-                return CommError::Timeout {
-                    culprit: last,
-                    seen_by,
-                    operation,
-                    sequence,
-                    waited_ms,
-                };
+            if !waits || !self.is_fresh(last) {
+                return last;
             }
             last = Rank(next);
+            if last == first {
+                return first;
+            }
         }
-        // A circle, which the rank that was named first may only wait for: any that is in it.
-        CommError::Timeout { culprit: last, seen_by, operation, sequence, waited_ms }
+        last
     }
 
     fn is_fresh(&self, rank: Rank) -> bool {

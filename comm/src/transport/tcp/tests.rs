@@ -196,7 +196,7 @@ fn who_is_waited_for_in_the_end_is_named() {
         (&[(1, 2)], None, 1, 2),
         (&[(1, 2), (2, 3)], None, 1, 3),
         (&[(1, 2), (2, 3), (3, 2)], None, 1, 3),
-        (&[(1, 2), (2, 0), (0, 1)], None, 2, 0),
+        (&[(1, 2), (2, 0), (0, 1)], None, 2, 2),
         (&[(1, 2), (2, 0), (0, 1)], Some(1), 2, 1),
     ];
     for (waits, goodbye, first, named) in cases {
