@@ -192,7 +192,8 @@ proptest! {
 /// to, and one that has said goodbye before something of it has come.
 #[test]
 fn who_is_waited_for_in_the_end_is_named() {
-    let cases: [(&[(usize, usize)], Option<usize>, usize, usize); 5] = [
+    type Waits<'a> = &'a [(usize, usize)];
+    let cases: [(Waits, Option<usize>, usize, usize); 5] = [
         (&[(1, 2)], None, 1, 2),
         (&[(1, 2), (2, 3)], None, 1, 3),
         (&[(1, 2), (2, 3), (3, 2)], None, 1, 3),
