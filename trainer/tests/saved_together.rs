@@ -177,8 +177,11 @@ fn save_on_eight(configs: &[Config]) -> (HashMap<String, usize>, Vec<u64>, Strin
         session.save_through(Arc::new(Made { process, by: Arc::clone(&made.by) })).unwrap();
         session.step().unwrap();
         let before = sent(&session);
-        session.save(None).unwrap();
+        let saved = session.save(None).unwrap();
         let sent = sent(&session) - before;
+        let warnings = saved.map_or(Vec::new(), |report| report.warnings);
+        let is_shared = configs.iter().all(|one| one.checkpoint.dir == configs[0].checkpoint.dir);
+        assert_eq!(warnings.is_empty(), process > 0 || is_shared, "{warnings:?}");
         let digest = session.weights_digest().unwrap();
         session.group().close().unwrap();
         (sent, digest)

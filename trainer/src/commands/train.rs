@@ -28,7 +28,7 @@ use crate::report::mllog::MlLog;
 use crate::report::output::write_file;
 use crate::report::{self, At, Done, Reporter};
 use crate::run::outlook::{self, Place};
-use crate::run::session::{Session, Start, config_of, dismiss, steps_of_epochs};
+use crate::run::session::{Session, Start, agree_on_start, config_of, dismiss, steps_of_epochs};
 use crate::run::sums;
 use crate::state::checkpoint::{self, Checkpoint};
 use crate::system::machine::Machine;
@@ -67,6 +67,9 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
     }
     let preparing = job.busy("prepares its run");
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
+    // A run that has finished ends without a session, which would ask again.
+    let start = Start::new(resumed.as_ref(), None);
+    job.link().map_or(Ok(()), |ranks| agree_on_start(ranks, &start))?;
     data::check_pipes(
         &job.config,
         Reads { is_resumed: resumed.is_some(), has_mllog: options.flags.mllog.is_some() },

@@ -544,8 +544,10 @@ pub fn of_training(arguments: &TrainArguments, config: &Config) -> CommandFiles 
     let is_chosen = arguments.is_chosen();
     let makes_output = makes_data || makes_dictionary || counts || is_chosen;
     let chosen = is_chosen.then(|| config.run.output_dir.join(text::FILE_NAME));
+    // Rank 0 makes the folder, and writes alone where others cannot write there.
+    let leads = launched().is_none_or(|(rank, _)| rank == 0);
     files
-        .makes("--checkpoint-dir", &config.checkpoint.dir)
+        .makes("--checkpoint-dir", config.checkpoint.dir.as_ref().filter(|_| leads))
         .makes("--tensorboard", &arguments.tensorboard)
         .makes("--output-dir", makes_output.then_some(&config.run.output_dir))
         .writes(

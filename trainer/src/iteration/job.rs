@@ -271,6 +271,11 @@ impl Job {
         Ok(made)
     }
 
+    /// The way to the other processes that train, until a session takes it.
+    pub(crate) fn link(&self) -> Option<&Communicator> {
+        self.communicator.as_ref()
+    }
+
     /// Makes sure that all processes have come to the same result.
     pub fn check_same(&self, what: &str, fingerprint: u64) -> Result<()> {
         let Some(communicator) = &self.communicator else { return Ok(()) };

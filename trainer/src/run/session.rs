@@ -14,7 +14,7 @@ mod memory;
 mod passes;
 mod slices;
 
-pub(crate) use checkpoints::refuse_later_checkpoints;
+pub(crate) use checkpoints::{agree_on_start, refuse_later_checkpoints};
 pub use checkpoints::{config_of, find_checkpoint, load, open_directory, restore_ids};
 pub use eval_processes::EvalProcesses;
 pub(crate) use eval_processes::dismiss;
@@ -38,7 +38,7 @@ use crate::state::checkpoint::{
     Checkpoint, CheckpointDirectory, Cleaned, DataFingerprint, Files, RandomState, SaveReport,
     SavedState, Select, Snapshot, SystemFiles, TrainedFile, take_part_in_save,
 };
-use checkpoints::{agree_on_start, blob, open_directory_on, parse_state, remember_order};
+use checkpoints::{blob, open_directory_on, parse_state, remember_order};
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
@@ -161,7 +161,7 @@ impl Session {
     ) -> Result<Self> {
         let (mut step, mut samples, mut position) = (0, 0, Position::default());
         let (mut memory, mut last_metrics) = (Memory::default(), None);
-        agree_on_start(&group, start)?;
+        group.link().map_or(Ok(()), |ranks| agree_on_start(&ranks, start))?;
         match start {
             Start::Fresh => {}
             Start::WeightsOf(checkpoint) => {

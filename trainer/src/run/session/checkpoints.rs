@@ -11,6 +11,7 @@ use crate::state::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Select,
     SystemFiles, members, newest, steps,
 };
+use headlong_comm::Communicator;
 use headlong_reader::IdMapper;
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
@@ -70,8 +71,7 @@ pub fn load(
 
 /// Refuses processes of one job that would start from different checkpoints: one that has a folder
 /// of its own may find none there, or another.
-pub(super) fn agree_on_start(group: &RankGroup, start: &Start<'_>) -> Result<()> {
-    let Some(link) = group.link() else { return Ok(()) };
+pub(crate) fn agree_on_start(ranks: &Communicator, start: &Start<'_>) -> Result<()> {
     let mark = |kind: u64, checkpoint: &Checkpoint| {
         let manifest = checkpoint.manifest();
         [kind, manifest.state.step, xxh3_64(&manifest.to_bytes())]
@@ -81,23 +81,24 @@ pub(super) fn agree_on_start(group: &RankGroup, start: &Start<'_>) -> Result<()>
         Start::WeightsOf(checkpoint) => mark(1, checkpoint),
         Start::Resume(checkpoint) => mark(2, checkpoint),
     };
-    let mut all = vec![0; own.len() * link.num_ranks()];
-    link.all_gather(&own, &mut all).map_err(exchange_failed("where training starts"))?;
-    let mut ranks = all.chunks_exact(own.len()).enumerate();
-    let other = ranks.find(|(_, mark)| **mark != all[..own.len()]);
+    let mut all = vec![0; own.len() * ranks.num_ranks()];
+    ranks.all_gather(&own, &mut all).map_err(exchange_failed("where training starts"))?;
+    let mut marks = all.chunks_exact(own.len()).enumerate();
+    let other = marks.find(|(_, mark)| **mark != all[..own.len()]);
     let Some((rank, found)) = other else { return Ok(()) };
     let text = |mark: &[u64]| match mark[0] {
         0 => "begins at step 0".to_owned(),
         1 => format!("begins with the weights of step {}", mark[1]),
         _ => format!("resumes at step {}", mark[1]),
     };
+    let flag = if found[0] == 1 || all[0] == 1 { "--init-from" } else { "--resume" };
     let (found, first) = (text(found), text(&all));
     let which = if found == first { " of another checkpoint" } else { "" };
     let message = format!(
         "rank {rank} {found}{which}, rank 0 {first}: every process needs the same checkpoints, in \
-         a folder that all of them see, or a copy of them"
+         a folder that all of them see, or a copy of it that is as new"
     );
-    Err(Error::config("--checkpoint-dir", message))
+    Err(Error::config(flag, message))
 }
 
 /// Restores the state of admitted ids that a checkpoint holds.

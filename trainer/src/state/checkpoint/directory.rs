@@ -26,6 +26,7 @@ use crate::metrics::EvalMetric;
 use headlong_device::files::FolderLock;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fmt, fs};
 
@@ -59,6 +60,7 @@ pub struct CheckpointDirectory {
     path: PathBuf,
     options: DirectoryOptions,
     cleaned: Vec<Cleaned>,
+    has_said_alone: AtomicBool,
     /// Dropped before the lock: it waits until everything is removed.
     remover: Remover,
     /// The system releases it when the process ends, however it ends.
@@ -101,8 +103,8 @@ pub struct SaveReport {
     /// Checkpoints that are removed because newer or better ones stay. They have lost their names;
     /// that their files go is not waited for.
     pub removed: Vec<PathBuf>,
-    /// What went wrong since the last save: a checkpoint to be removed could not be. Worth a
-    /// warning, not an end.
+    /// What went wrong since the last save: a checkpoint to be removed could not be; once, that
+    /// other processes cannot write. Worth a warning, not an end.
     pub warnings: Vec<String>,
 }
 
@@ -113,8 +115,9 @@ impl CheckpointDirectory {
         fs::create_dir_all(path).map_err(CheckpointError::io("create", path))?;
         let lock = lock(path)?;
         let remover = Remover::new(Arc::clone(&options.files));
-        let mut directory =
-            Self { path: path.to_owned(), options, cleaned: Vec::new(), remover, lock };
+        let (path, cleaned) = (path.to_owned(), Vec::new());
+        let has_said_alone = AtomicBool::new(false);
+        let mut directory = Self { path, options, cleaned, has_said_alone, remover, lock };
         directory.clean()?;
         Ok(directory)
     }
@@ -189,7 +192,14 @@ impl CheckpointDirectory {
             let _ = self.options.files.remove_dir_all(&aside);
             if error.is_disk_full() { no_space() } else { error }
         })?;
-        let Written { bytes, weights_digest } = written;
+        let Written { bytes, weights_digest, alone } = written;
+        if alone && !self.has_said_alone.swap(true, Ordering::Relaxed) {
+            warnings.push(format!(
+                "not every process can write to {}: rank 0 writes all of each checkpoint, and \
+                 --resume needs a copy of the newest one on every machine",
+                self.path.display()
+            ));
+        }
         let saved = Some(snapshot.state.step);
         removed.extend(self.remove_superfluous(self.options.keep_last, saved, &mut warnings));
         Ok(SaveReport { path, bytes, weights_digest, removed, warnings })

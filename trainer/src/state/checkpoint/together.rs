@@ -5,7 +5,7 @@
 //! writer puts into its file next go to it from where they lie, and to no one else. A table that
 //! lies with one process is written there, and nothing of it travels; rows that all have never do.
 //!
-//! Where not all of them see the directory, process 0 writes everything.
+//! Where not all of them can write to the directory, process 0 writes everything.
 
 use super::error::{CheckpointError, Result};
 use super::files::Files;
@@ -49,14 +49,22 @@ pub fn take_part_in_save(
     }
 }
 
+/// What has been written.
+pub(super) struct Together {
+    /// The files of all processes, where this is process 0.
+    pub entries: Vec<(FileEntry, WeightsDigest)>,
+    /// Whether each process has written its own.
+    pub shared: bool,
+}
+
 /// Writes the tensors into the directory `aside`, which process 0 has made: each process its own
-/// files. Gives process 0 the entries of all of them.
+/// files.
 pub(super) fn write_together(
     files: &dyn Files,
     aside: &Path,
     plan: &FilePlan,
     processes: &dyn Processes,
-) -> Result<Vec<(FileEntry, WeightsDigest)>> {
+) -> Result<Together> {
     let (own, count) = (processes.own(), processes.count());
     let shared = is_seen_by_all(aside, processes)?;
     let writer_of = |index: usize| if shared { plan.files[index].writer } else { 0 };
@@ -93,7 +101,7 @@ pub(super) fn write_together(
     if let Some((done, written)) = output {
         parts.push(finish(plan, done, written)?);
     }
-    all_entries(aside, &parts, processes)
+    Ok(Together { entries: all_entries(aside, &parts, processes)?, shared })
 }
 
 fn finish(plan: &FilePlan, index: usize, output: TensorOutput) -> Result<Part> {
@@ -101,8 +109,8 @@ fn finish(plan: &FilePlan, index: usize, output: TensorOutput) -> Result<Part> {
     Ok(Part { index, entry, digest })
 }
 
-/// Whether all processes see the directory `aside` as process 0 has just made it: one that has a
-/// disk of its own sees none, or another.
+/// Whether all processes see the directory `aside` as process 0 has just made it, and can write to
+/// it: one that has a disk of its own sees none, or another.
 fn is_seen_by_all(aside: &Path, processes: &dyn Processes) -> Result<bool> {
     let mark = || -> [u8; 24] {
         let mark = fs::metadata(aside)
@@ -111,7 +119,8 @@ fn is_seen_by_all(aside: &Path, processes: &dyn Processes) -> Result<bool> {
     };
     let mut first = mark();
     processes.tell(&mut first).map_err(exchange_error("where its directory is"))?;
-    let sees = first != [0; 24] && first == mark();
+    let can_write = rustix::fs::access(aside, rustix::fs::Access::WRITE_OK).is_ok();
+    let sees = first != [0; 24] && first == mark() && can_write;
     processes.all_say(sees).map_err(exchange_error("whether it sees the directory"))
 }
 

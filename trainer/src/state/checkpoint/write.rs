@@ -7,7 +7,7 @@ use super::layout::CheckpointSource;
 use super::manifest::{FileEntry, MANIFEST_FILE, Manifest, SavedState, check_name};
 use super::shard::{Content, portions};
 use super::tensor_file::{FilePlan, Output, TensorOutput};
-use super::together::write_together;
+use super::together::{Together, write_together};
 use crate::state::digest::{CHUNK_BYTES, WeightsDigest, read_error};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -39,6 +39,8 @@ pub struct Snapshot<'a> {
 pub(super) struct Written {
     pub bytes: u64,
     pub weights_digest: String,
+    /// Whether process 0 has written everything, because others cannot.
+    pub alone: bool,
 }
 
 /// Writes all files of a checkpoint into the existing, empty directory `aside` and flushes them and
@@ -52,8 +54,13 @@ pub(super) fn write_files(
     writers: usize,
 ) -> Result<Written> {
     let source = snapshot.source;
+    let mut alone = false;
     let tensors = match source.processes() {
-        Some(processes) => write_together(files, aside, plan, processes)?,
+        Some(processes) => {
+            let Together { entries, shared } = write_together(files, aside, plan, processes)?;
+            alone = !shared;
+            entries
+        }
         None => side_by_side(plan.files.len(), writers, &|index| {
             let file = &plan.files[index];
             let mut output = TensorOutput::create(files, aside, file)?;
@@ -91,7 +98,7 @@ pub(super) fn write_files(
     output.put(&manifest)?;
     output.finish(MANIFEST_FILE, Content::Blob)?;
     files.sync_dir(aside).map_err(CheckpointError::io("flush", aside))?;
-    Ok(Written { bytes, weights_digest })
+    Ok(Written { bytes, weights_digest, alone })
 }
 
 /// The results of `work` for `0 .. count`, up to the first that fails, by `threads` threads that
