@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
 /// More turns than any history takes that ends.
-const MOST_TURNS: u64 = 200_000;
+const MOST_TURNS: u64 = 500_000;
 
 /// What ends the threads of a rank that has died.
 pub struct Killed;
