@@ -63,8 +63,8 @@ pub const MISTAKES: &[Mistake] = &[
         name: "own-stop-counts",
         seed: 48,
         file: "transport/tcp/control.rs",
-        right: "now.saturating_duration_since(last) > pause",
-        wrong: "!MADE && now.saturating_duration_since(last) > pause",
+        right: "if passed > longest {",
+        wrong: "if passed > longest && !MADE {",
     },
     Mistake {
         name: "silence-is-fine",
@@ -191,5 +191,12 @@ pub const MISTAKES: &[Mistake] = &[
         file: "transport/tcp/health.rs",
         right: "        if ending.farewell {\n            return Ok(());",
         wrong: "        if ending.farewell || MADE {\n            return Ok(());",
+    },
+    Mistake {
+        name: "own-stop-makes-others-stale",
+        seed: 1_010_453,
+        file: "transport/tcp/control.rs",
+        right: "self.health.note_listened(passed.min(longest));",
+        wrong: "self.health.note_listened(if MADE { passed } else { passed.min(longest) });",
     },
 ];

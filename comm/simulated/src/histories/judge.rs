@@ -177,6 +177,15 @@ fn is_same(one: &CommError, other: &CommError, is_hurried: bool) -> bool {
 
 impl Blame {
     fn names(&self, error: &CommError) -> bool {
+        // A rank that was stopped, or whose clock is fast, has waited in an exchange for less time
+        // than it says: whom it then names may have done nothing. Silence is another matter: there
+        // its own stops do not count.
+        if let CommError::Timeout { seen_by, operation, .. } = error
+            && operation != "heartbeat"
+            && (self.hurried.contains(&seen_by.0) || self.failed.contains(&seen_by.0))
+        {
+            return true;
+        }
         match error.culprit() {
             Some(culprit) => self.culprits.contains(&culprit.0),
             // The text names those who have not come.

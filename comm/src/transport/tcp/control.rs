@@ -95,10 +95,13 @@ impl ControlThread {
         while !self.health.is_stopping() {
             self.wait(pause);
             let last = std::mem::replace(&mut now, Instant::now());
-            if now.saturating_duration_since(last) > pause + self.deadlines.heartbeat {
+            let (passed, longest) =
+                (now.saturating_duration_since(last), pause + self.deadlines.heartbeat);
+            if passed > longest {
                 // This process itself was stopped or starved: no silence counts.
                 self.lines.iter_mut().for_each(|line| line.heard = now);
             }
+            self.health.note_listened(passed.min(longest));
             self.turn(now);
             pause = self.pause();
         }

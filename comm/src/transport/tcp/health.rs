@@ -26,7 +26,8 @@ pub struct Link {
 pub struct Status {
     sequence: AtomicU64,
     waiting_for: AtomicUsize,
-    heard_ms: AtomicU64,
+    /// In time listened.
+    heard_ns: AtomicU64,
 }
 
 #[derive(Default)]
@@ -43,7 +44,9 @@ struct Ending {
 pub struct Health {
     rank: Rank,
     num_ranks: usize,
-    start: Instant,
+    /// How long this rank has listened to others: time in which it was stopped itself says nothing
+    /// of them.
+    listened_ns: AtomicU64,
     /// A status older than this says nothing.
     fresh: Duration,
     failed: AtomicBool,
@@ -87,12 +90,12 @@ impl Health {
         let status = || Status {
             sequence: AtomicU64::new(0),
             waiting_for: AtomicUsize::new(NONE),
-            heard_ms: AtomicU64::new(0),
+            heard_ns: AtomicU64::new(0),
         };
         Ok(Self {
             rank,
             num_ranks,
-            start: Instant::now(),
+            listened_ns: AtomicU64::new(0),
             fresh: heartbeat * 5 / 2,
             failed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -265,12 +268,14 @@ impl Health {
     }
 
     fn is_fresh(&self, rank: Rank) -> bool {
-        let heard = self.statuses[rank.0].heard_ms.load(Ordering::Relaxed);
-        rank == self.rank || self.now_ms().saturating_sub(heard) < self.fresh.as_millis() as u64
+        let heard = self.statuses[rank.0].heard_ns.load(Ordering::Relaxed);
+        let listened = self.listened_ns.load(Ordering::Relaxed);
+        rank == self.rank || listened.saturating_sub(heard) < self.fresh.as_nanos() as u64
     }
 
-    fn now_ms(&self) -> u64 {
-        self.start.elapsed().as_millis() as u64
+    /// The control thread has listened for so long again.
+    pub fn note_listened(&self, time: Duration) {
+        self.listened_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
     pub fn note_operation(&self, sequence: u64) {
@@ -295,7 +300,7 @@ impl Health {
         let status = &self.statuses[peer.0];
         status.sequence.store(sequence, Ordering::Relaxed);
         status.waiting_for.store(waiting_for.unwrap_or(NONE), Ordering::Relaxed);
-        status.heard_ms.store(self.now_ms(), Ordering::Relaxed);
+        status.heard_ns.store(self.listened_ns.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     pub fn heartbeat(&self) -> Control {
