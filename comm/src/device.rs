@@ -354,7 +354,8 @@ pub trait DeviceCollectives: Send + Sync {
         };
         loop {
             match is_there() {
-                Ok(true) => return self.flagged(),
+                // A rank that is lost lets exchanges pass that nothing has come of.
+                Ok(true) => return self.check().and_then(|()| self.flagged()),
                 Ok(false) => {}
                 Err(reason) => {
                     self.abort(failed(reason));
