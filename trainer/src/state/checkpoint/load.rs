@@ -7,6 +7,7 @@ use super::layout::{CheckpointSink, Portion, Processes};
 use super::manifest::FileEntry;
 use super::read::{Checkpoint, TensorInput};
 use super::shard::{Content, Piece, pieces, portions};
+use super::tensor_file::give_to_least;
 use crate::state::digest::{CHUNK_BYTES, WeightsDigest, exchange_error};
 
 /// What [`Checkpoint::load`] hands to the sink.
@@ -165,13 +166,8 @@ fn load_divided(
     Ok(digest)
 }
 
-/// Who reads which file: the process that has the least to read takes the next one.
+/// Who reads which file.
 fn readers(files: &[&FileEntry], count: usize) -> Vec<usize> {
-    let mut loads = vec![0_u64; count];
-    let reader = |entry: &&FileEntry| {
-        let least = (0..count).min_by_key(|&process| loads[process]).unwrap_or(0);
-        loads[least] = loads[least].saturating_add(entry.bytes);
-        least
-    };
-    files.iter().map(reader).collect()
+    let mut loads = vec![0; count];
+    files.iter().map(|entry| give_to_least(&mut loads, entry.bytes)).collect()
 }

@@ -64,13 +64,21 @@ impl FilePlan {
 /// Files go to the process that holds all of them, the others to those that write the least.
 fn assign_writers(files: &mut [(TensorFile, u64, Option<usize>)], count: usize) {
     let mut loads = vec![0_u64; count];
-    for pass in [true, false] {
-        for (file, bytes, holder) in files.iter_mut().filter(|file| file.2.is_some() == pass) {
-            let least = (0..count).min_by_key(|&process| loads[process]).unwrap_or(0);
-            file.writer = holder.unwrap_or(least);
-            loads[file.writer] = loads[file.writer].saturating_add(*bytes);
-        }
+    for (file, bytes, holder) in files.iter_mut() {
+        let Some(holder) = *holder else { continue };
+        loads[holder] = loads[holder].saturating_add(*bytes);
+        file.writer = holder;
     }
+    for (file, bytes, _) in files.iter_mut().filter(|(.., holder)| holder.is_none()) {
+        file.writer = give_to_least(&mut loads, *bytes);
+    }
+}
+
+/// The process that has the least to do, which takes so many bytes more.
+pub(super) fn give_to_least(loads: &mut [u64], bytes: u64) -> usize {
+    let least = (0..loads.len()).min_by_key(|&process| loads[process]).unwrap_or(0);
+    loads[least] = loads[least].saturating_add(bytes);
+    least
 }
 
 /// A file of tensors being written, with the digest of its rows so far.
