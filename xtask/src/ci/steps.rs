@@ -151,7 +151,10 @@ fn clippy(workshop: &Workshop) -> Result<Outcome> {
 }
 
 fn doc_tests(workshop: &Workshop) -> Result<Outcome> {
-    show(workshop, &["test", "--doc", "--workspace", "--release", "--quiet"])
+    // The examples of the files that `comm/simulated` copies run where they are from: cargo does not
+    // heed `doctest = false` once `--doc` is given.
+    let all = ["test", "--doc", "--workspace", "--exclude", "headlong-comm-simulated"];
+    show(workshop, &[&all[..], &["--release", "--quiet"]].concat())
 }
 
 fn docs(workshop: &Workshop) -> Result<Outcome> {
