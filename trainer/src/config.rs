@@ -334,6 +334,12 @@ settings! {
         pub keep: usize = 2,
         /// With save_every or eval.patience: whether the best evaluation is saved and kept, too.
         pub keep_best: bool = true,
+        /// Folder of the snapshots, in memory (a tmpfs such as /dev/shm); unset: none are taken,
+        /// except below `headlong launch --elastic`, which has a folder of its own.
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
+        pub snapshot_dir: Option<PathBuf>,
+        /// Steps between snapshots.
+        pub snapshot_every: u64 = 100,
     }
 }
 

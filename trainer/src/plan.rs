@@ -17,6 +17,7 @@ pub mod hybrid;
 mod memory;
 mod network;
 pub mod placement;
+mod snapshots;
 mod summary;
 pub mod text;
 pub mod tuned;
@@ -30,6 +31,7 @@ pub use headlong_planner::count::Count;
 pub use headlong_planner::memory::{MemoryUse, OfRank};
 pub use memory::READER_BLOCK_BYTES;
 pub use network::NetworkPlan;
+pub use snapshots::SnapshotPlan;
 
 use crate::config::{Config, EvalRanksAre, Interaction};
 use crate::data::DeviceRows;
@@ -182,6 +184,9 @@ pub struct Plan {
     /// (`run.eval_ranks`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_ranks: Option<EvalRanksPlan>,
+    /// What snapshots take besides, where some are taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<SnapshotPlan>,
     /// Whether everything fits where it is to lie.
     pub fits: bool,
     #[serde(flatten)]
@@ -290,6 +295,7 @@ impl Plan {
             network: NetworkPlan::new(config, facts.nodes).filter(|_| on_device.is_none()),
             dense_optimizer: DenseOptimizerPlan::new(config, on_device.is_some()),
             eval_ranks: EvalRanksPlan::new(config, facts),
+            snapshots: SnapshotPlan::new(config, &tables, dense_parameters),
             fits: false,
             ranks: config.run.ranks,
             ranks_here,
@@ -306,10 +312,11 @@ impl Plan {
         Self { fits: plan.fits_on_host() && plan.fits_on_device(), ..plan }
     }
 
-    /// Bytes of this machine's memory: all ranks on it, and those that evaluate.
+    /// Bytes of this machine's memory: all ranks on it, those that evaluate, and snapshots.
     fn bytes_here(&self) -> Count {
         self.bytes_per_rank * self.ranks_here
             + self.eval_ranks.as_ref().map_or(Count::ZERO, |others| others.bytes)
+            + self.snapshots.map_or(Count::ZERO, |snapshots| snapshots.bytes)
     }
 
     /// Bytes of the device that has most to hold: ranks that evaluate have devices of their own

@@ -20,7 +20,8 @@ pub mod tensorboard;
 pub use crate::units::{bytes, columns, count, duration, short_time, some};
 pub use bar::{Bar, Fact};
 pub use events::{
-    At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, StageTime, Start, Step, Times,
+    At, Checkpoint, DataSummary, Done, Eval, ExchangeBytes, Scaling, Snapshot, StageTime, Start,
+    Step, Times,
 };
 pub use json_log::{JsonLog, LogTarget};
 
@@ -247,6 +248,12 @@ impl Reporter {
         ));
         self.set_position(at);
         self.log_event("checkpoint", checkpoint)
+    }
+
+    /// A snapshot, into the log alone: there are many.
+    pub fn snapshot(&mut self, at: At, snapshot: &Snapshot) -> Result<()> {
+        self.set_position(at);
+        self.log_alone("snapshot", snapshot)
     }
 
     /// Something that the user should know; `fields` identify the place (`file`, `line`, `table`,

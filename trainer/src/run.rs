@@ -8,5 +8,6 @@ pub mod open;
 pub mod outlook;
 pub mod prepare;
 pub mod session;
+mod snapshots;
 pub mod statistics;
 pub mod sums;

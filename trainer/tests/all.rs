@@ -23,6 +23,7 @@ mod concurrent;
 mod data_convert;
 mod deployment;
 mod disk_full;
+mod elastic;
 mod ensemble;
 mod evaluation;
 mod evaluator_faults;

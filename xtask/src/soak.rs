@@ -53,6 +53,11 @@ const LONG_TESTS: &[LongTest] = &[
         program: "all",
         name: "launch_faults::soak_200_kills_of_ranks_that_save",
     },
+    LongTest {
+        package: "headlong",
+        program: "all",
+        name: "elastic::soak_200_kills_during_recovery",
+    },
     LongTest { package: "headlong", program: "all", name: "concurrent::soak_two_processes" },
     LongTest { package: "headlong-comm-simulated", program: "histories", name: "soak_histories" },
     LongTest { package: "headlong", program: "all", name: "many_ranks::soak_1024_ranks" },

@@ -8,6 +8,7 @@
 
 mod one_process;
 mod output;
+mod snapshots;
 mod told;
 mod verdict;
 
@@ -18,6 +19,7 @@ use crate::config::seconds;
 use crate::error::{Error, Result};
 use crate::report::output::say;
 use crate::system::command_line;
+use crate::system::elastic::RESTART_COUNT;
 use crate::system::places::places;
 use crate::system::signals::asking;
 use headlong_comm::launcher_env;
@@ -55,9 +57,13 @@ pub struct LaunchArguments {
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub grace_s: f64,
     /// Start the command again up to N times when a rank is lost: killed, or silent. `train` then
-    /// needs --resume, and continues from its last checkpoint
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// continues from its last checkpoint or snapshot
+    #[arg(long, value_name = "N", default_value_t = 0, default_value_if("elastic", "true", "10"))]
     pub max_restarts: usize,
+    /// Survive the loss of a rank: `train` takes a snapshot in memory every --snapshot-every steps
+    /// and continues from the last one, as often as --max-restarts allows (10)
+    #[arg(long)]
+    pub elastic: bool,
     /// The command and its options, as after `headlong`
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -80,8 +86,12 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     check(arguments, command)?;
     let mut signals = Signals::new(asking()).map_err(Error::failed("listening to signals"))?;
     let grace = seconds("--grace-s", arguments.grace_s)?;
+    let folder = arguments.elastic.then(snapshots::Folder::new).transpose()?;
     for restart in 1.. {
-        let Job { outcomes, verdict } = run_once(arguments, command, &mut signals, grace)?;
+        let mut variables = vec![(RESTART_COUNT, (restart - 1).to_string().into())];
+        variables.extend(folder.iter().map(snapshots::Folder::variable));
+        let job = run_once(arguments, (command, variables), &mut signals, grace)?;
+        let Job { outcomes, verdict } = job;
         match verdict {
             Err(lost)
                 if restart <= arguments.max_restarts && verdict::has_lost(&outcomes, &lost) =>
@@ -108,14 +118,17 @@ struct Job {
 /// All ranks from their start to their end, with a port and a secret of their own.
 fn run_once(
     arguments: &LaunchArguments,
-    command: &[OsString],
+    (command, variables): (&[OsString], Vec<(&'static str, OsString)>),
     signals: &mut Signals,
     grace: Duration,
 ) -> Result<Job> {
-    let (_port, mut environment) = environment(arguments.ranks)?;
+    let (_port, of_job) = environment(arguments.ranks)?;
+    let mut environment = variables;
+    environment.extend(of_job.into_iter().map(|(name, value)| (name, value.into())));
     let pipe =
         told::Pipe::new().map_err(Error::failed("making a pipe for the ranks' last words"))?;
-    environment.push(pipe.variable());
+    let (name, value) = pipe.variable();
+    environment.push((name, value.into()));
     let ranks = start_all(arguments, command, &environment)?;
     let begin = Instant::now();
     let mut children = Children { ranks, signals, forwarded: Vec::new(), begin, grace, pipe };
@@ -194,14 +207,9 @@ fn check(arguments: &LaunchArguments, command: &[OsString]) -> Result<()> {
         Some(first) if first == "launch" => {
             Err(Error::Usage("`launch` cannot launch itself".into()))
         }
-        Some(first)
-            if first == "train"
-                && arguments.max_restarts > 0
-                && !command.iter().any(|word| word == "--resume") =>
-        {
-            let message = "--max-restarts starts `train` again where its last checkpoint ended: \
-                           give it --checkpoint-dir, --save-every and --resume";
-            Err(Error::Usage(message.into()))
+        Some(first) if first != "train" && arguments.elastic => {
+            let command = first.display();
+            Err(Error::Usage(format!("--elastic: `{command}` takes no snapshots, `train` does")))
         }
         Some(_) => Ok(()),
     }
@@ -242,7 +250,7 @@ struct RankProcess {
 fn start_all(
     arguments: &LaunchArguments,
     command: &[OsString],
-    environment: &[(&'static str, String)],
+    environment: &[(&'static str, OsString)],
 ) -> Result<Vec<RankProcess>> {
     let program =
         || command_line::again().map_err(Error::failed("finding this program's own file"));
@@ -280,7 +288,7 @@ fn child_command(
     mut child: Command,
     rank: usize,
     command: &[OsString],
-    environment: &[(&'static str, String)],
+    environment: &[(&'static str, OsString)],
 ) -> Command {
     child.args(command).stdin(Stdio::null());
     child.env_remove("HEADLONG_SECRET_FILE");

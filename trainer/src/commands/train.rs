@@ -9,6 +9,7 @@ mod history;
 mod milestones;
 mod progress;
 pub(crate) mod resume;
+mod snapshots;
 
 use crate::auto::text;
 use crate::commands::remarks;
@@ -39,6 +40,7 @@ use headlong_reader::Reader as _;
 use progress::Meter;
 use resume::{asked_for, find_checkpoint, initial_weights, repeats_its_report, without_effect};
 use serde_json::Map;
+use snapshots::Taken;
 use std::time::{Duration, Instant};
 
 /// Trains as `config` says, one model or several.
@@ -120,20 +122,19 @@ fn run_with(
     job.check_same("the places of rows", placement.fingerprint())?;
     let plan = prepared.plan(config, &placement, &options.origin, &options.registry, reporter)?;
     prepared.train_rows = train_rows(config, options, &prepared, threads, reporter)?;
-    let init_from = initial_weights(options)?;
     let session = open_session(
         job,
         OpenArgs {
             prepared: &prepared,
             placement,
-            start: Start::new(resumed, init_from.as_ref()),
+            start: Start::new(resumed, initial_weights(options)?.as_ref()),
             may_differ: options.flags.data_changed,
             record: history::record(config, options),
             registry: &options.registry,
         },
     )?;
     history::keep(job, options, resumed.is_some(), &session, reporter);
-    announce(config, options, &prepared, &plan, &session, reporter)?;
+    announce(config, options, &prepared, &plan, (&session, resumed), reporter)?;
     let rows = prepared.train_rows;
     let of_epochs = || rows.map(|rows| steps_of_epochs(config, rows));
     let mut run = Run {
@@ -144,6 +145,7 @@ fn run_with(
         meter: Meter::new(&session),
         saving: Duration::ZERO,
         saved_at: resumed.map(|checkpoint| checkpoint.manifest().state.step),
+        snapshots: Taken::default(),
         is_first_step: true,
         best_possible_auc: prepared.synthetic().map(|report| report.best_auc),
         stop,
@@ -252,10 +254,10 @@ fn announce(
     options: &TrainOptions,
     prepared: &Prepared,
     plan: &Plan,
-    session: &Session,
+    (session, resumed): (&Session, Option<&Checkpoint>),
     reporter: &mut Reporter,
 ) -> Result<()> {
-    session.cleaned().iter().for_each(|left| reporter.note(&format!("checkpoints: {left}")));
+    session.cleaned().for_each(|left| reporter.note(&format!("checkpoints: {left}")));
     evaluation::missing_data(config).iter().for_each(|note| reporter.note(note));
     if let Some(rows) = session.valid_samples().filter(|_| config.holdout().is_some()) {
         reporter.note(&format!(
@@ -269,11 +271,7 @@ fn announce(
         ));
     }
     if session.steps() > 0 {
-        reporter.note(&format!(
-            "resumed at step {} (sample {})",
-            session.steps(),
-            session.samples()
-        ));
+        reporter.note(&snapshots::resumed(config, session, resumed));
     }
     let to_value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
     reporter.start(&report::Start {
@@ -352,6 +350,7 @@ struct Run<'a> {
     saving: Duration,
     /// The step of the last checkpoint: of the one that the run began from, too.
     saved_at: Option<u64>,
+    snapshots: Taken,
     is_first_step: bool,
     /// The synthetic data's best possible AUC, where that is the data.
     best_possible_auc: Option<f64>,
@@ -373,6 +372,8 @@ impl Run<'_> {
             }
             if self.is_to_be_saved(step) {
                 self.save(None)?;
+            } else if self.snapshot_is_due(step) {
+                self.take_snapshot()?;
             }
             if self.is_patience_over(step) {
                 return self.finish("patience");
@@ -500,6 +501,7 @@ impl Run<'_> {
             self.log_stop(false)?;
         }
         self.finish_saves()?;
+        self.end_snapshots()?;
         let done = self.done(&signal_name(signal))?;
         self.say_what_is_wrong_with_the_data()?;
         let at = self.at();
@@ -526,6 +528,7 @@ impl Run<'_> {
         memory.done = serde_json::to_value(&done).ok();
         self.save(Some(reason))?;
         self.finish_saves()?;
+        self.end_snapshots()?;
         if self.options.flags.time {
             let ceiling = self.ceiling();
             self.reporter.result(&self.session.group().first().recorder().table(ceiling.as_ref()));

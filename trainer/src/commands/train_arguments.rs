@@ -21,6 +21,7 @@ use crate::report::output::say;
 use crate::report::{Listen, LogTarget};
 use crate::run::{dictionary, prepare};
 use crate::system::command_line;
+use crate::system::elastic;
 use crate::system::input::read_text;
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
@@ -209,6 +210,18 @@ pub struct TrainArguments {
         help_heading = "Checkpoints"
     )]
     pub keep: Option<usize>,
+    /// Folder of snapshots, in memory (such as /dev/shm/NAME): checkpoints from which --resume
+    /// continues, too, while the machine runs
+    #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
+    pub snapshot_dir: Option<PathBuf>,
+    /// Steps between snapshots, below `headlong launch --elastic` or with --snapshot-dir
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<u64>("checkpoint.snapshot_every"),
+        help_heading = "Checkpoints"
+    )]
+    pub snapshot_every: Option<u64>,
     /// Go on from the newest checkpoint; from the beginning where there is none
     #[arg(long, conflicts_with = "init_from", help_heading = "Checkpoints")]
     pub resume: bool,
@@ -388,7 +401,8 @@ impl TrainArguments {
         self.refuse_contradictions(&config)?;
         config.validate_with(registry)?;
         let options = TrainOptions {
-            flags: self.clone(),
+            // What a rank of this job that is gone has begun, the others continue.
+            flags: Self { resume: self.resume || elastic::has_restarted(), ..self.clone() },
             origin,
             command: command_line::quoted(&command_line::arguments()),
             registry: registry.clone(),
@@ -548,6 +562,7 @@ pub fn of_training(arguments: &TrainArguments, config: &Config) -> CommandFiles 
     let leads = launched().is_none_or(|(rank, _)| rank == 0);
     files
         .makes("--checkpoint-dir", config.checkpoint.dir.as_ref().filter(|_| leads))
+        .makes("--snapshot-dir", config.checkpoint.snapshot_dir.as_ref().filter(|_| leads))
         .makes("--tensorboard", &arguments.tensorboard)
         .makes("--output-dir", makes_output.then_some(&config.run.output_dir))
         .writes(

@@ -543,6 +543,7 @@ mod tests {
             self.eval.target_auc = Some(0.8);
             self.eval.patience = Some(3);
             self.checkpoint.dir = Some("c".into());
+            self.checkpoint.snapshot_dir = Some("s".into());
             self.run.kernels = Some("k".into());
             self.run.algorithms = Some("a".into());
             self.run.threads = Some(1);

@@ -25,6 +25,7 @@ impl Config {
             ("hybrid.latency_table", &self.hybrid.latency_table),
             ("comm.tuning", &self.comm.tuning),
             ("checkpoint.dir", &self.checkpoint.dir),
+            ("checkpoint.snapshot_dir", &self.checkpoint.snapshot_dir),
             ("run.kernels", &self.run.kernels),
             ("run.algorithms", &self.run.algorithms),
         ];
@@ -74,7 +75,7 @@ mod tests {
         assert!(message.contains("data.train") && message.contains("UTF-8"), "{message}");
         assert_eq!(
             Config::default().with_every_key_set().paths().count(),
-            7,
+            8,
             "without files of data"
         );
     }

@@ -88,6 +88,7 @@ ranges! {
     "eval.patience": 1, UNBOUNDED;
     "checkpoint.save_every": 0, UNBOUNDED;
     "checkpoint.keep": 1, UNBOUNDED;
+    "checkpoint.snapshot_every": 1, UNBOUNDED;
     "run.threads": 1, MOST_THREADS as u64;
     "run.ranks": 1, MAX_OWNERS as u64;
     "run.eval_ranks": 1, MAX_OWNERS as u64;

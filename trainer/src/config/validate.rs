@@ -7,10 +7,11 @@ use super::{
 };
 use crate::config::preset;
 use crate::error::{Error, Result};
+use crate::system::elastic;
 use headlong_mlp::loss::MAX_SUM_BLOCKS;
 use headlong_mlp::optim::divided::Norms;
 use headlong_reader::convert::is_folder_or_stem;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Passes over the data.
 const MOST_EPOCHS: f64 = 1e9;
@@ -365,6 +366,12 @@ impl Config {
     /// Blocks into which a batch is cut for sums: `train.sum_blocks`, or one per rank.
     pub fn sum_blocks(&self) -> usize {
         self.train.sum_blocks.unwrap_or(self.run.ranks)
+    }
+
+    /// The folder of the snapshots of a run that takes some: `checkpoint.snapshot_dir`, or that of
+    /// `headlong launch --elastic`.
+    pub fn snapshot_dir(&self) -> Option<PathBuf> {
+        self.checkpoint.snapshot_dir.clone().or_else(elastic::snapshot_dir)
     }
 
     /// Whether the weights of the best evaluation are saved when it is made.

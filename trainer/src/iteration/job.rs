@@ -406,7 +406,9 @@ fn fingerprint(config: &Config, options: &CommOptions) -> [u8; 32] {
         // Chosen by the processor of each; then that of rank 0 counts.
         config.train.bf16_sums = Bf16Sums::Auto;
     }
-    config.checkpoint.dir = config.checkpoint.dir.map(|_| std::path::PathBuf::new());
+    for folder in [&mut config.checkpoint.dir, &mut config.checkpoint.snapshot_dir] {
+        *folder = folder.take().map(|_| std::path::PathBuf::new());
+    }
     let measured = options.tuning.as_ref().map(|tuning| tuning.write()).unwrap_or_default();
     let text = config.to_commented_toml() + &measured;
     let mut bytes = [0; 32];

@@ -101,6 +101,9 @@ impl Plan {
             "memory {needed}{ranks} of {available} available ({}): {on_host}",
             fits(self.fits_on_host())
         );
+        if let Some(snapshots) = self.snapshots {
+            let _ = writeln!(text, "{}", snapshots.to_text());
+        }
         if let Some(others) = self.eval_ranks {
             let together = bytes(self.bytes_here().get());
             let _ = writeln!(text, "evaluation: {}, {together} together", others.to_text());

@@ -95,6 +95,14 @@ pub struct Checkpoint {
     pub seconds: f64,
 }
 
+/// A checkpoint in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    pub bytes: u64,
+    /// Seconds that training stood still for it.
+    pub seconds: f64,
+}
+
 /// Bytes that left the ranks of a run in a training step, on average: payload, counted where it
 /// leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

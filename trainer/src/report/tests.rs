@@ -63,6 +63,7 @@ fn run(reporter: &mut Reporter) {
     reporter.eval(at, &eval).unwrap();
     let checkpoint = Checkpoint { path: "c/step-100".into(), bytes: 10, seconds: 0.1 };
     reporter.checkpoint(at, &checkpoint).unwrap();
+    reporter.snapshot(at, &Snapshot { bytes: 10, seconds: 0.01 }).unwrap();
     let place = json!({"file": "a.gz", "line": 3}).as_object().unwrap().clone();
     reporter.warning("a bad row", place).unwrap();
     reporter
@@ -90,7 +91,7 @@ fn the_log_has_the_promised_keys() {
     let log = JsonLog::new(Box::new(shared.clone()), "log".into(), Instant::now());
     run(&mut Reporter::quiet(Some(log)));
     let lines = shared.lines();
-    let promised: [(&str, &[&str]); 7] = [
+    let promised: [(&str, &[&str]); 8] = [
         ("start", &["version", "command", "config", "plan", "data", "seed"]),
         ("step", &["loss", "learning_rate", "samples_per_s", "data_wait_share", "eval_share"]),
         (
@@ -109,6 +110,7 @@ fn the_log_has_the_promised_keys() {
             ],
         ),
         ("checkpoint", &["path", "bytes", "seconds"]),
+        ("snapshot", &["bytes", "seconds"]),
         ("warning", &["message", "file", "line"]),
         ("error", &["message", "exit_code"]),
         ("done", &["reason", "wall_s", "samples_per_s", "peak_rss_bytes", "weights_digest"]),

@@ -10,6 +10,7 @@ use crate::report::{DataSummary, Reporter, count};
 use crate::run::dictionary::RunDictionary;
 use crate::run::outlook::Outlook;
 use crate::run::session::SessionData;
+use crate::run::snapshots::check_room;
 use crate::run::statistics::{self, Counting};
 use crate::state::checkpoint::Checkpoint;
 use crate::system::machine::Machine;
@@ -253,6 +254,7 @@ impl Prepared {
         let text = if plan.fits { plan.summary() } else { plan.to_text() };
         reporter.result(&format!("plan of {origin}\n{text}"));
         plan.check(config, &facts)?;
+        check_room(config, &plan)?;
         Ok(plan)
     }
 

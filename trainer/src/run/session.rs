@@ -12,6 +12,7 @@ mod evaluations;
 mod evaluator;
 mod memory;
 mod passes;
+mod saves;
 mod slices;
 
 pub(crate) use checkpoints::{agree_on_start, refuse_later_checkpoints};
@@ -26,25 +27,22 @@ pub use evaluator::{evaluate_for_training, wait_for_data};
 use crate::config::learning_rate::LearningRate;
 use crate::config::{CacheData, Config};
 use crate::data::{self, EvaluationData, TrainingReader, key as data_key};
-use crate::error::{Error, Result, exchange_failed};
+use crate::error::{Error, Result};
 use crate::iteration::model::Purpose;
 use crate::iteration::ranks::RankGroup;
 use crate::iteration::schedule::Lane;
 use crate::iteration::worker::{StepLoss, StepRates};
 use crate::metrics::{EvalMetrics, Scores};
 use crate::run::drift::{Drift, DriftWatch, covered_share};
-use crate::run::statistics::STATISTICS_BLOB;
-use crate::state::checkpoint::{
-    Checkpoint, CheckpointDirectory, Cleaned, DataFingerprint, Files, RandomState, SaveReport,
-    SavedState, Select, Snapshot, SystemFiles, TrainedFile, take_part_in_save,
-};
-use checkpoints::{blob, open_directory_on, parse_state, remember_order};
+use crate::state::checkpoint::{Checkpoint, DataFingerprint, Select, SystemFiles, TrainedFile};
+use checkpoints::{parse_state, remember_order};
 use headlong_embedding::hybrid::statistics::Statistics;
 use headlong_reader::io::DataFile;
 use headlong_reader::multi_hot::MultiHotReader;
 use headlong_reader::{Batch, IdMapper, Position, Reader};
 pub use memory::Memory;
 use passes::{KeptPasses, Source};
+use saves::Saves;
 use slices::{Gather, slice_of};
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,9 +124,7 @@ pub struct Session {
     evaluations: Evaluations,
     /// Counts rows where the frequent ones may be chosen again.
     drift: Option<DriftWatch>,
-    checkpoints: Option<CheckpointDirectory>,
-    /// What this process writes its part of a checkpoint through, where another one leads.
-    files: Arc<dyn Files>,
+    saves: Saves,
 }
 
 /// A step that the device has been given: [`Session::enqueue`].
@@ -185,8 +181,7 @@ impl Session {
         let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
         let start = (&position, slice_of(&group));
         let reader = data::open_training(config, &data.train, data.ids.clone(), start, threads)?;
-        let checkpoints =
-            if group.leads() { open_directory(config, group.num_writers())? } else { None };
+        let saves = Saves::open(Arc::new(SystemFiles), config, &group)?;
         let drift = data.statistics.as_ref().filter(|_| config.hybrid.repartition_drift > 0.0).map(
             |statistics| {
                 let expected = covered_share(statistics, &group.partition());
@@ -217,8 +212,7 @@ impl Session {
             last_metrics,
             evaluations: Evaluations::default(),
             drift,
-            checkpoints,
-            files: Arc::new(SystemFiles),
+            saves,
         };
         session.keep_evaluations(threads)?;
         Ok(session)
@@ -335,66 +329,6 @@ impl Session {
             .map_err(Error::failed("the state of the ids is lost"))
     }
 
-    /// Saves everything. `finished` says why the run has ended, where it has.
-    pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
-        // Weights of a step whose loss is not finite are not saved.
-        self.drain()?;
-        let report = match &self.checkpoints {
-            Some(checkpoints) => self.save_as_leader(checkpoints, finished).map(Some)?,
-            None => self.take_part_in_save().map(|()| None)?,
-        };
-        // Devices have deadlines of their own: none of them is given a step while a disk is waited
-        // for.
-        if let Some(link) = self.group.link().filter(|_| self.config.checkpoint.dir.is_some()) {
-            link.barrier().map_err(exchange_failed("the end of a save"))?;
-        }
-        Ok(report)
-    }
-
-    /// Waits until the checkpoints that saves made superfluous are gone, and says which could not
-    /// be removed.
-    pub fn finish_saves(&self) -> Vec<String> {
-        let _busy = self.group.busy("removes old checkpoints");
-        self.checkpoints.as_ref().map(CheckpointDirectory::finish).unwrap_or_default()
-    }
-
-    /// What a crash had left in the directory of checkpoints, and was put right when it was opened.
-    pub fn cleaned(&self) -> &[Cleaned] {
-        self.checkpoints.as_ref().map_or(&[], CheckpointDirectory::cleaned)
-    }
-
-    fn save_as_leader(
-        &self,
-        checkpoints: &CheckpointDirectory,
-        finished: Option<&str>,
-    ) -> Result<SaveReport> {
-        let _busy = self.group.busy("saves a checkpoint");
-        let ids = self.ids_now()?.state_bytes();
-        let config = self.config.to_commented_toml();
-        let statistics = self.data.statistics.as_ref().map(Statistics::to_bytes);
-        let mut blobs = vec![blob(CONFIG_BLOB, config.as_bytes())];
-        if !ids.is_empty() {
-            blobs.push(blob(IDS_BLOB, &ids));
-        }
-        if let Some(dictionary) = &self.data.dictionary {
-            blobs.push(blob(DICTIONARY_BLOB, dictionary));
-        }
-        if let Some(statistics) = &statistics {
-            blobs.push(blob(STATISTICS_BLOB, statistics));
-        }
-        let snapshot = Snapshot { source: &self.group, state: self.saved_state(finished)?, blobs };
-        checkpoints.save(&snapshot).map_err(Error::failed("the checkpoint was not saved"))
-    }
-
-    /// Writes this process's files of a checkpoint, where another one leads.
-    fn take_part_in_save(&self) -> Result<()> {
-        let dir = self.config.checkpoint.dir.as_ref().filter(|_| !self.group.leads());
-        let Some(dir) = dir else { return Ok(()) };
-        let _busy = self.group.busy("saves a checkpoint");
-        take_part_in_save(&*self.files, dir, &self.group, self.step)
-            .map_err(Error::failed("the checkpoint was not saved"))
-    }
-
     /// Adds this process's wish to stop to the next step: all ranks stop after the same one.
     pub fn vote_to_stop(&self, signal: Option<i32>) -> Result<()> {
         if !self.reads_control_flags(self.step + 1) {
@@ -413,39 +347,6 @@ impl Session {
     /// waits for all that it has been given.
     fn reads_control_flags(&self, step: u64) -> bool {
         !self.group.first().model().on_device() || step.is_multiple_of(STEPS_BETWEEN_LOOKS)
-    }
-
-    fn saved_state(&self, finished: Option<&str>) -> Result<SavedState> {
-        let (model, optimizers) = self.group.fingerprints();
-        let value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
-        Ok(SavedState {
-            step: self.step,
-            samples: self.samples,
-            finished: finished.map(str::to_owned),
-            model,
-            optimizers,
-            data: self.data.fingerprint.clone(),
-            train_files: self.data.train_files.clone(),
-            reader: value(serde_json::to_value(self.position)),
-            random: RandomState { seed: self.config.train.seed, step: self.step },
-            loss_scale: self.group.saved_loss_scale()?,
-            // Only what was measured of these very weights: by it the best checkpoint is known.
-            metrics: self.last_metrics.filter(|_| self.memory.last_eval_step == Some(self.step)),
-            session: value(serde_json::to_value(&self.memory)),
-        })
-    }
-
-    /// Saves through `files` from now on: another file system than the operating system's, for
-    /// tests.
-    #[doc(hidden)]
-    pub fn save_through(&mut self, files: Arc<dyn Files>) -> Result<()> {
-        // One writer at a time: the old one gives up its lock first.
-        if self.checkpoints.take().is_some() {
-            let writers = self.group.num_writers();
-            self.checkpoints = open_directory_on(Arc::clone(&files), &self.config, writers)?;
-        }
-        self.files = files;
-        Ok(())
     }
 
     /// Digest of all weights and optimiser states.

@@ -151,8 +151,8 @@ fn clippy(workshop: &Workshop) -> Result<Outcome> {
 }
 
 fn doc_tests(workshop: &Workshop) -> Result<Outcome> {
-    // The examples of the files that `comm/simulated` copies run where they are from: cargo does not
-    // heed `doctest = false` once `--doc` is given.
+    // The examples of the files that `comm/simulated` copies run where they are from: cargo does
+    // not heed `doctest = false` once `--doc` is given.
     let all = ["test", "--doc", "--workspace", "--exclude", "headlong-comm-simulated"];
     show(workshop, &[&all[..], &["--release", "--quiet"]].concat())
 }

@@ -135,6 +135,7 @@ mod tests {
             (&["train"][..], "data", ValueHint::FilePath),
             (&["train"], "log_json", ValueHint::FilePath),
             (&["train"], "checkpoint_dir", ValueHint::DirPath),
+            (&["train"], "snapshot_dir", ValueHint::DirPath),
             (&["eval"], "checkpoint", ValueHint::DirPath),
             (&["checkpoint", "verify"], "dir", ValueHint::DirPath),
             (&["train"], "batch_size", ValueHint::Other),

@@ -153,7 +153,7 @@ mod tests {
 
     /// Flags that name files or folders, and what this file does about them. A new one
     /// is added here, and above.
-    const KNOWN: [&str; 25] = [
+    const KNOWN: [&str; 26] = [
         // Read.
         "baseline",
         "cluster",
@@ -183,6 +183,7 @@ mod tests {
         // too.
         "checkpoint_dir",
         "output_dir",
+        "snapshot_dir",
         "tensorboard",
         // Compiled kernels, read by names that are sums.
         "kernels",

@@ -103,6 +103,8 @@ impl TrainArguments {
             "--checkpoint-dir" checkpoint_dir => checkpoint.dir Some;
             "--save-every" save_every => checkpoint.save_every;
             "--keep" keep => checkpoint.keep;
+            "--snapshot-dir" snapshot_dir => checkpoint.snapshot_dir Some;
+            "--snapshot-every" snapshot_every => checkpoint.snapshot_every;
             "--batch-size" batch_size => train.batch_size;
             "--grad-accumulation" accumulate => train.accumulate;
             "--steps" steps => train.steps Some;
@@ -169,7 +171,7 @@ mod tests {
     ];
 
     /// A value for every flag that takes one, and for each of its keys another one.
-    const VALUES: [(&str, &str, &[&str]); 33] = [
+    const VALUES: [(&str, &str, &[&str]); 35] = [
         ("--data", "a.txt", &["data.train=[\"b.txt\"]"]),
         ("--valid", "a.txt", &["data.valid=[\"b.txt\"]"]),
         ("--holdout", "0.5", &["data.holdout=0.25"]),
@@ -180,6 +182,8 @@ mod tests {
         ("--checkpoint-dir", "a", &["checkpoint.dir=b"]),
         ("--save-every", "5", &["checkpoint.save_every=6"]),
         ("--keep", "5", &["checkpoint.keep=6"]),
+        ("--snapshot-dir", "a", &["checkpoint.snapshot_dir=b"]),
+        ("--snapshot-every", "5", &["checkpoint.snapshot_every=6"]),
         ("--optimizer", "ftrl", &["optimizer.sparse.name=sgd", "optimizer.dense.name=sgd"]),
         ("--batch-size", "64", &["train.batch_size=32"]),
         ("--grad-accumulation", "5", &["train.accumulate=6"]),

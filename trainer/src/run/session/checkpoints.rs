@@ -41,6 +41,24 @@ pub(super) fn open_directory_on(
     opened.map(Some).map_err(Error::failed("the checkpoint directory cannot be used"))
 }
 
+/// Opens the folder of snapshots for writing, where there is one. The newest is enough.
+pub(super) fn open_snapshots_on(
+    files: Arc<dyn Files>,
+    config: &Config,
+    writers: usize,
+) -> Result<Option<CheckpointDirectory>> {
+    let Some(folder) = config.snapshot_dir() else { return Ok(None) };
+    let options = DirectoryOptions {
+        writers,
+        keep_last: 1,
+        keep_best: None,
+        files,
+        ..DirectoryOptions::default()
+    };
+    let opened = CheckpointDirectory::open(&folder, options);
+    opened.map(Some).map_err(Error::failed("the folder of snapshots cannot be used"))
+}
+
 /// Loads a checkpoint into all ranks of this process after checking that it is of this model and of
 /// data prepared alike.
 ///
@@ -144,9 +162,9 @@ pub(super) fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
     }
 }
 
-/// The checkpoint that a run resumes from, where it is to. Else a folder that another run has saved
-/// in is refused. `repairs`: a checkpoint that a crash has left under an interim name is brought
-/// back first.
+/// The checkpoint or the snapshot that a run resumes from, where it is to: the newest. Else a
+/// folder that another run has saved in is refused. `repairs`: a checkpoint that a crash has left
+/// under an interim name is brought back first.
 ///
 /// # Errors
 /// Checkpoints that cannot be read, or are of another loss or of other columns.
@@ -155,17 +173,32 @@ pub fn find_checkpoint(
     resumes: bool,
     repairs: bool,
 ) -> Result<Option<Checkpoint>> {
-    let dir = config.checkpoint.dir.as_ref().filter(|dir| dir.exists());
-    let Some(dir) = dir else { return Ok(None) };
-    if !resumes {
-        return refuse_earlier_checkpoints(dir).map(|()| None);
+    let files: Arc<dyn Files> = Arc::new(SystemFiles);
+    let mut found = None;
+    for (flag, folder) in [
+        ("--checkpoint-dir", config.checkpoint.dir.clone()),
+        ("--snapshot-dir", config.snapshot_dir()),
+    ] {
+        let Some(folder) = folder.filter(|folder| folder.exists()) else { continue };
+        if !resumes {
+            refuse_earlier_checkpoints(flag, &folder)?;
+            continue;
+        }
+        if repairs {
+            let directory = match flag {
+                "--checkpoint-dir" => open_directory_on(Arc::clone(&files), config, 1)?,
+                _ => open_snapshots_on(Arc::clone(&files), config, 1)?,
+            };
+            let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
+            cleaned.for_each(|left| say(format_args!("checkpoints: {left}")));
+        }
+        let newest = newest(&folder).map_err(Error::failed("the run cannot be resumed"))?;
+        let step = |checkpoint: &Checkpoint| checkpoint.manifest().state.step;
+        // Of the same step, the one that stays.
+        if newest.as_ref().map(step) > found.as_ref().map(step) {
+            found = newest;
+        }
     }
-    if repairs {
-        let directory = open_directory(config, 1)?;
-        let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
-        cleaned.for_each(|left| say(format_args!("checkpoints: {left}")));
-    }
-    let found = newest(dir).map_err(Error::failed("the run cannot be resumed"))?;
     match found.as_ref().map(config_of) {
         Some(Ok(then)) => refuse_another_run(config, &then)?,
         // Of a version that knew other keys, or none.
@@ -178,19 +211,19 @@ pub fn find_checkpoint(
 }
 
 /// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.
-fn refuse_earlier_checkpoints(dir: &Path) -> Result<()> {
+fn refuse_earlier_checkpoints(flag: &str, dir: &Path) -> Result<()> {
     let found = steps(dir).map_err(Error::failed("the checkpoint directory cannot be read"))?;
     if let Some(member) = members(dir).first() {
         let message = format!(
             "{} is a model of an ensemble (--seeds): name another folder",
             member.display()
         );
-        return Err(Error::config("--checkpoint-dir", message));
+        return Err(Error::config(flag, message));
     }
     let Some((step, _)) = found.last() else { return Ok(()) };
     let dir = dir.display();
     Err(Error::config(
-        "--checkpoint-dir",
+        flag,
         format!(
             "{dir} holds an earlier run's checkpoints (newest: step {step}): go on with --resume, \
              or name another folder"
@@ -209,7 +242,8 @@ pub(crate) fn refuse_later_checkpoints(
     let newest = found.last().map(|(step, _)| *step);
     let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
     match (newest, expected) {
-        (Some(step), Some(expected)) if step != expected => Err(Error::config(
+        // Below it where the run continues from a snapshot, which is newer than all of them.
+        (Some(step), Some(expected)) if step > expected => Err(Error::config(
             "--checkpoint-dir",
             format!(
                 "another run has saved step {step} in {} since this run began to go on from step \
@@ -217,7 +251,7 @@ pub(crate) fn refuse_later_checkpoints(
                 dir.display()
             ),
         )),
-        (Some(_), None) => refuse_earlier_checkpoints(dir),
+        (Some(_), None) => refuse_earlier_checkpoints("--checkpoint-dir", dir),
         _ => Ok(()),
     }
 }

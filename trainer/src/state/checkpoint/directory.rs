@@ -133,6 +133,20 @@ impl CheckpointDirectory {
         self.remover.wait()
     }
 
+    /// Removes all checkpoints, and says which could not be removed.
+    pub fn remove_all(&self) -> Vec<String> {
+        let mut warnings = self.remover.wait();
+        match steps(&self.path) {
+            Ok(steps) => {
+                let removed = steps.iter().map(|(step, path)| self.remove(path, *step));
+                warnings.extend(removed.filter_map(Result::err).map(|error| error.with_cause()));
+            }
+            Err(error) => warnings.push(error.with_cause()),
+        }
+        warnings.extend(self.remover.wait());
+        warnings
+    }
+
     /// The newest checkpoint, opened; `None` where there is none.
     pub fn newest(&self) -> Result<Option<Checkpoint>> {
         newest(&self.path)

@@ -1,0 +1,178 @@
+//! What a session saves: checkpoints, in a folder that outlives the job, and snapshots, in memory,
+//! from which a job continues that has lost a rank.
+//!
+//! A snapshot is a checkpoint of the same form. It costs no disk, so that more of them can be taken
+//! and less is trained again.
+
+use super::checkpoints::{blob, open_directory_on, open_snapshots_on};
+use super::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB, Session};
+use crate::config::Config;
+use crate::error::{Error, Result, exchange_failed};
+use crate::iteration::ranks::RankGroup;
+use crate::run::statistics::STATISTICS_BLOB;
+use crate::state::checkpoint::{
+    CheckpointDirectory, Cleaned, Files, RandomState, SaveReport, SavedState, Snapshot,
+    take_part_in_save,
+};
+use headlong_embedding::hybrid::statistics::Statistics;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where a session saves.
+pub(super) struct Saves {
+    checkpoints: Place,
+    snapshots: Place,
+    /// What this process writes its part through, where another one leads.
+    files: Arc<dyn Files>,
+}
+
+/// One of the two folders.
+struct Place {
+    /// Each process of a job has one, or none has.
+    folder: Option<PathBuf>,
+    /// Of the process that leads.
+    directory: Option<CheckpointDirectory>,
+    /// What other ranks are told while it lasts.
+    activity: &'static str,
+    failure: &'static str,
+}
+
+impl Saves {
+    /// Opens the folders for writing, where this process leads.
+    pub fn open(files: Arc<dyn Files>, config: &Config, group: &RankGroup) -> Result<Self> {
+        let writers = group.num_writers();
+        let (mut directory, mut snapshots) = (None, None);
+        if group.leads() {
+            directory = open_directory_on(Arc::clone(&files), config, writers)?;
+            snapshots = open_snapshots_on(Arc::clone(&files), config, writers)?;
+        }
+        let checkpoints = Place {
+            folder: config.checkpoint.dir.clone(),
+            directory,
+            activity: "saves a checkpoint",
+            failure: "the checkpoint was not saved",
+        };
+        let snapshots = Place {
+            folder: config.snapshot_dir(),
+            directory: snapshots,
+            activity: "takes a snapshot",
+            failure: "the snapshot was not taken",
+        };
+        Ok(Self { checkpoints, snapshots, files })
+    }
+
+    fn directories(&self) -> impl Iterator<Item = &CheckpointDirectory> {
+        [&self.checkpoints, &self.snapshots].into_iter().filter_map(|it| it.directory.as_ref())
+    }
+}
+
+impl Session {
+    /// Saves everything. `finished` says why the run has ended, where it has.
+    pub fn save(&mut self, finished: Option<&str>) -> Result<Option<SaveReport>> {
+        self.save_in(&self.saves.checkpoints, finished)
+    }
+
+    /// Takes a snapshot, where there is a folder for them: all ranks do after the same step.
+    pub fn take_snapshot(&mut self) -> Result<Option<SaveReport>> {
+        self.save_in(&self.saves.snapshots, None)
+    }
+
+    /// Whether there is a folder for snapshots.
+    pub fn takes_snapshots(&self) -> bool {
+        self.saves.snapshots.folder.is_some()
+    }
+
+    /// Waits until the checkpoints that saves made superfluous are gone, and says which could not
+    /// be removed.
+    pub fn finish_saves(&self) -> Vec<String> {
+        let _busy = self.group.busy("removes old checkpoints");
+        self.saves.directories().flat_map(CheckpointDirectory::finish).collect()
+    }
+
+    /// Removes the snapshots, which a run that has saved its end needs no more.
+    pub fn remove_snapshots(&self) -> Vec<String> {
+        let snapshots = self.saves.snapshots.directory.as_ref();
+        snapshots.map(CheckpointDirectory::remove_all).unwrap_or_default()
+    }
+
+    /// What a crash had left in the folders, and was put right when they were opened.
+    pub fn cleaned(&self) -> impl Iterator<Item = &Cleaned> {
+        self.saves.directories().flat_map(CheckpointDirectory::cleaned)
+    }
+
+    fn save_in(&self, place: &Place, finished: Option<&str>) -> Result<Option<SaveReport>> {
+        // Weights of a step whose loss is not finite are not saved.
+        self.drain()?;
+        let Some(folder) = &place.folder else { return Ok(None) };
+        let busy = self.group.busy(place.activity);
+        let report = match &place.directory {
+            Some(directory) => Some(self.save_as_leader(directory, place.failure, finished)?),
+            None => {
+                take_part_in_save(&*self.saves.files, folder, &self.group, self.step)
+                    .map_err(Error::failed(place.failure))?;
+                None
+            }
+        };
+        drop(busy);
+        // Devices have deadlines of their own: none of them is given a step while a disk is waited
+        // for.
+        if let Some(link) = self.group.link() {
+            link.barrier().map_err(exchange_failed("the end of a save"))?;
+        }
+        Ok(report)
+    }
+
+    fn save_as_leader(
+        &self,
+        directory: &CheckpointDirectory,
+        failure: &'static str,
+        finished: Option<&str>,
+    ) -> Result<SaveReport> {
+        let ids = self.ids_now()?.state_bytes();
+        let config = self.config.to_commented_toml();
+        let statistics = self.data.statistics.as_ref().map(Statistics::to_bytes);
+        let mut blobs = vec![blob(CONFIG_BLOB, config.as_bytes())];
+        if !ids.is_empty() {
+            blobs.push(blob(IDS_BLOB, &ids));
+        }
+        if let Some(dictionary) = &self.data.dictionary {
+            blobs.push(blob(DICTIONARY_BLOB, dictionary));
+        }
+        if let Some(statistics) = &statistics {
+            blobs.push(blob(STATISTICS_BLOB, statistics));
+        }
+        let snapshot = Snapshot { source: &self.group, state: self.saved_state(finished)?, blobs };
+        directory.save(&snapshot).map_err(Error::failed(failure))
+    }
+
+    fn saved_state(&self, finished: Option<&str>) -> Result<SavedState> {
+        let (model, optimizers) = self.group.fingerprints();
+        let value = |value: serde_json::Result<serde_json::Value>| value.unwrap_or_default();
+        Ok(SavedState {
+            step: self.step,
+            samples: self.samples,
+            finished: finished.map(str::to_owned),
+            model,
+            optimizers,
+            data: self.data.fingerprint.clone(),
+            train_files: self.data.train_files.clone(),
+            reader: value(serde_json::to_value(self.position)),
+            random: RandomState { seed: self.config.train.seed, step: self.step },
+            loss_scale: self.group.saved_loss_scale()?,
+            // Only what was measured of these very weights: by it the best checkpoint is known.
+            metrics: self.last_metrics.filter(|_| self.memory.last_eval_step == Some(self.step)),
+            session: value(serde_json::to_value(&self.memory)),
+        })
+    }
+
+    /// Saves through `files` from now on: another file system than the operating system's, for
+    /// tests.
+    #[doc(hidden)]
+    pub fn save_through(&mut self, files: Arc<dyn Files>) -> Result<()> {
+        // One writer at a time: the old one gives up its lock first.
+        self.saves.checkpoints.directory = None;
+        self.saves.snapshots.directory = None;
+        self.saves = Saves::open(files, &self.config, &self.group)?;
+        Ok(())
+    }
+}
