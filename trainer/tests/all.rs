@@ -67,6 +67,7 @@ mod resume;
 mod reuse;
 mod run_support;
 mod saved_together;
+mod saving_histories;
 mod screens;
 mod session_steps;
 mod sharded;

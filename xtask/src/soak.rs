@@ -59,6 +59,11 @@ const LONG_TESTS: &[LongTest] = &[
         name: "elastic::soak_200_kills_during_recovery",
     },
     LongTest { package: "headlong", program: "all", name: "concurrent::soak_two_processes" },
+    LongTest {
+        package: "headlong",
+        program: "all",
+        name: "saving_histories::soak_saving_histories",
+    },
     LongTest { package: "headlong-comm-simulated", program: "histories", name: "soak_histories" },
     LongTest { package: "headlong", program: "all", name: "many_ranks::soak_1024_ranks" },
     LongTest { package: "headlong-mutation", program: "all", name: "soak_mutants" },

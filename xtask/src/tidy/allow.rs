@@ -58,6 +58,8 @@ pub const CRATES: &[Crate] = &[
             "headlong-ucx",
             "headlong-metrics",
             "headlong-planner",
+            // Of its tests.
+            "headlong-comm-simulated",
         ],
     },
     Crate {
