@@ -7,7 +7,7 @@ use device_support::{WAYS, has_devices, on_devices, on_nodes, stream_on, upload}
 use headlong_comm::testing::run_ranks;
 use headlong_comm::{BetweenDevices, CommError, Communicator, Rank, Topology};
 use headlong_device::Stream;
-use headlong_device::cuda::{CudaDevice, Event, Library};
+use headlong_device::cuda::{CudaDevice, DeviceMemory, Event, Library};
 use std::ffi::c_void;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -160,21 +160,24 @@ fn what_was_enqueued_before_the_end_waits_no_longer() {
     }
 }
 
+/// What the stream does from here on waits for the host, until it has written 1 into `held`.
+fn hold(stream: &Stream, held: &DeviceMemory) {
+    // SAFETY: the driver's function of this name has this type since CUDA 12; the stream is alive,
+    // and the memory is there until the stream is done.
+    unsafe {
+        type Wait = unsafe extern "C" fn(*mut c_void, u64, u32, u32) -> i32;
+        let wait = Library::Driver.symbol(c"cuStreamWaitValue32_v2").expect("the driver has it");
+        let wait = std::mem::transmute::<*mut c_void, Wait>(wait);
+        assert_eq!(wait(stream.cuda_body().raw(), held.ptr().0, 1, 1), 0);
+    }
+}
+
 fn one_ends_in_between(communicator: &Communicator, stream: Stream, all: &Barrier) {
     let collectives = communicator.attach_device(&stream).expect("attached");
     let device = stream.cuda_body().device().clone();
     let [memory, held] = [(); 2].map(|()| upload(&stream, &[0.0; 8]));
     if communicator.rank() == Rank(1) {
-        // What its device does waits for the host, for as long as the others need it.
-        // SAFETY: the driver's function of this name has this type since CUDA 12; the stream is
-        // alive, and the memory is there until the stream is done.
-        unsafe {
-            type Wait = unsafe extern "C" fn(*mut c_void, u64, u32, u32) -> i32;
-            let wait =
-                Library::Driver.symbol(c"cuStreamWaitValue32_v2").expect("the driver has it");
-            let wait = std::mem::transmute::<*mut c_void, Wait>(wait);
-            assert_eq!(wait(stream.cuda_body().raw(), held.ptr().0, 1, 1), 0);
-        }
+        hold(&stream, &held);
     }
     let done = Event::new(&device).expect("an event");
     collectives.all_reduce_f32(&stream, memory.ptr(), 8).expect("enqueued");
@@ -205,4 +208,63 @@ fn one_ends_in_between(communicator: &Communicator, stream: Stream, all: &Barrie
         std::thread::sleep(Duration::from_millis(1));
     }
     all.wait();
+}
+
+/// NCCL hears by itself that a rank has gone, and ends itself alone. What waits meanwhile for a
+/// rank of the own node, in its memory, ends with that.
+#[test]
+fn what_only_nccl_has_heard_frees_what_waits_for_peers() {
+    if !has_software_devices(4) {
+        return;
+    }
+    let all = Barrier::new(4);
+    on_nodes(BetweenDevices::Auto, &[2, 2], |communicator, stream| {
+        let collectives = communicator.attach_device(&stream).expect("attached");
+        assert_eq!(collectives.name(), "hierarchical: peer memory, nccl");
+        let device = stream.cuda_body().device().clone();
+        let [memory, held] = [(); 2].map(|()| upload(&stream, &[0.0; 8]));
+        let done = Event::new(&device).expect("an event");
+        match communicator.rank() {
+            Rank(2) => hold(&stream, &held),
+            Rank(1) => {
+                // It goes without a word to the others.
+                all.wait();
+                drop(collectives);
+                all.wait();
+                all.wait();
+                return;
+            }
+            _ => {}
+        }
+        if communicator.rank() >= Rank(2) {
+            collectives.all_reduce_f32(&stream, memory.ptr(), 8).expect("enqueued");
+            stream.cuda_body().record(&done);
+        }
+        all.wait();
+        let hears = || collectives.check().is_err();
+        let is_free = match communicator.rank() {
+            Rank(3) => soon(hears) && soon(|| done.query().unwrap_or(true)),
+            _ => true,
+        };
+        // Should it wait all the same, it must not take the others with it.
+        all.wait();
+        held.write_unordered(0, &1_u32.to_le_bytes()).expect("written");
+        collectives.check().expect_err("ended");
+        stream.synchronize().expect("nothing waits");
+        // Rank 2 reads what is rank 3's.
+        all.wait();
+        assert!(is_free, "{} waits", communicator.rank());
+    });
+}
+
+/// It asks no more once it has been told.
+fn soon(happens: impl Fn() -> bool) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(5) {
+        if happens() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
 }

@@ -555,7 +555,9 @@ impl DeviceCollectives for HierarchicalCollectives {
     fn check(&self) -> Result<()> {
         self.check_transport()?;
         self.flagged()?;
-        self.nccl.as_ref().map_or(Ok(()), |nccl| nccl.check())
+        // NCCL ends itself alone: what waits for peers, or along rails, would wait for ever.
+        let nccl = self.nccl.as_ref().map_or(Ok(()), |nccl| nccl.check());
+        nccl.inspect_err(|error| self.abort(error.clone()))
     }
 
     fn flagged(&self) -> Result<()> {
