@@ -5,7 +5,7 @@ use crate::demand;
 use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::library::Library;
-use crate::state::{Shared, Turn, Watchdog, Wish};
+use crate::state::{BeforeAbort, Shared, Turn, Watchdog, Wish};
 use crate::sys;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -154,6 +154,12 @@ impl Comm {
     /// [`Error::Call`]; [`Error::Timeout`] where NCCL takes longer than [`Config::end_within`].
     pub fn abort(&self) -> Result<()> {
         self.shared.end(Wish::Abort, "ncclCommAbort")
+    }
+
+    /// Has `call` called before NCCL aborts, whatever the cause: what waits on a stream continues
+    /// then, with nothing received. The first call that is given is the one.
+    pub fn before_abort(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.shared.before_abort.set(BeforeAbort(Box::new(call)));
     }
 
     /// Ends the communicator with all ranks, when what they have enqueued is done.

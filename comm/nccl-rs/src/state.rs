@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::library::Library;
 use crate::sys::{self, Code};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,15 @@ struct State {
     ended: Option<Code>,
 }
 
+/// What is called before NCCL aborts.
+pub(crate) struct BeforeAbort(pub(crate) Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for BeforeAbort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BeforeAbort")
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) library: Arc<Library>,
@@ -57,6 +66,7 @@ pub(crate) struct Shared {
     changed: Condvar,
     /// For the watchdog alone.
     wished: Condvar,
+    pub(crate) before_abort: OnceLock<BeforeAbort>,
 }
 
 /// The watchdog of one communicator. Dropped, it aborts what is not ended, and waits for that at
@@ -85,6 +95,7 @@ impl Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
             wished: Condvar::new(),
+            before_abort: OnceLock::new(),
         });
         let watched = shared.clone();
         let thread =
@@ -229,6 +240,9 @@ impl Shared {
             self.wait(state, Instant::now() + ABORT_PATIENCE, |state| !state.in_call);
         let (raw, wish) = (state.raw.take(), state.wish);
         drop(state);
+        if let Some(BeforeAbort(call)) = self.before_abort.get().filter(|_| wish == Wish::Abort) {
+            call();
+        }
         let functions = &self.library.functions;
         let code = match (raw, wish) {
             (None, _) => Code::SUCCESS,

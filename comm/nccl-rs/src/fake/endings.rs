@@ -5,7 +5,8 @@ use crate::error::Error;
 use crate::group::Data;
 use crate::kinds::DataType;
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const ABORT: &str = "abort by the watchdog";
@@ -134,6 +135,20 @@ fn an_abort_frees_a_thread_that_is_stuck_inside_the_library() {
         assert!(matches!(stuck.join().unwrap(), Err(Error::Aborted { .. })));
     });
     assert_eq!(script.count(ABORT), 1);
+}
+
+#[test]
+fn what_is_to_come_before_an_abort_comes_before_the_watchdogs_own() {
+    let script = Script::new();
+    let comm = script.init(&library(22809, true), quick(LONG)).unwrap();
+    let told = Arc::new(AtomicBool::new(false));
+    let tells = told.clone();
+    comm.before_abort(move || tells.store(true, SeqCst));
+    // Nothing comes after it.
+    script.aborts_hang.store(true, SeqCst);
+    script.state.store(6, SeqCst);
+    assert!(soon(|| script.count(ABORT) == 1) && told.load(SeqCst));
+    script.aborts_hang.store(false, SeqCst);
 }
 
 #[test]
