@@ -48,6 +48,10 @@ use std::time::{Duration, Instant};
 const YIELDING: Duration = Duration::from_millis(2);
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// For how long the transport may come to know who failed first, when all that is known is that
+/// some peer is gone. The transport's ranks tell each other before they leave.
+const CULPRIT_WITHIN: Duration = Duration::from_secs(1);
+
 /// What an all-to-all moves: one block for each rank, of which the device knows how much counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocks {
@@ -317,6 +321,16 @@ pub trait DeviceCollectives: Send + Sync {
         Ok(())
     }
 
+    /// Whether what the device has come past was done: a rank that is lost, and those that hear of
+    /// it, let exchanges pass that nothing has come of.
+    ///
+    /// # Errors
+    /// The job's first error.
+    fn believe(&self) -> Result<()> {
+        self.check()?;
+        self.flagged()
+    }
+
     /// For how long other ranks have been busy on their hosts since the job began.
     fn excused(&self) -> Duration {
         self.transport().excused()
@@ -354,8 +368,7 @@ pub trait DeviceCollectives: Send + Sync {
         };
         loop {
             match is_there() {
-                // A rank that is lost lets exchanges pass that nothing has come of.
-                Ok(true) => return self.check().and_then(|()| self.flagged()),
+                Ok(true) => return self.believe(),
                 Ok(false) => {}
                 Err(reason) => {
                     self.abort(failed(reason));
@@ -418,6 +431,19 @@ fn own_stream<'a>(stream: &'a Stream, device: &CudaDevice, operation: &str) -> &
     let ours = cuda.device().ordinal() == device.ordinal();
     assert!(ours, "{operation}: a stream of {}, not of {device}", cuda.device());
     cuda
+}
+
+/// Waits shortly for the transport to say who failed first.
+///
+/// # Errors
+/// What it says.
+fn hear_culprit(transport: &dyn Transport) -> Result<()> {
+    let since = Instant::now();
+    while since.elapsed() < CULPRIT_WITHIN {
+        transport.check()?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 fn end(collectives: &dyn DeviceCollectives, operation: &str, reason: String) -> Result<()> {

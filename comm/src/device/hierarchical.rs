@@ -154,7 +154,7 @@ impl HierarchicalCollectives {
         let topology = communicator.topology();
         communicator.agree("hierarchical exchanges", possible(topology))?;
         let nodes = Nodes::new(topology, communicator.rank());
-        all_have_rails_or_none(communicator)?;
+        rails::all_have_some_or_none(communicator)?;
         let load = || {
             launch::load(cuda)?;
             push::load(cuda)?;
@@ -182,6 +182,7 @@ impl HierarchicalCollectives {
                 Inside::Memory(Box::new(peers))
             }
         };
+        inside.hear_of_aborts(nccl.as_deref());
         let slot_bytes = nodes.slot_bytes(most.0, summed.max(sizes.part_bytes()), sizes.rail_bytes);
         let rails: Box<dyn Rails> = match (communicator.rails(), &nccl) {
             (None, Some(nccl)) => Box::new(NcclRails::new(Arc::clone(nccl))),
@@ -430,19 +431,6 @@ fn is_by_memory(communicator: &Communicator, cuda: &CudaStream) -> Result<bool> 
     Peers::are_possible(communicator, cuda, &groups(communicator.topology()))
 }
 
-/// What one rank has and another has not would have them wait for each other.
-fn all_have_rails_or_none(communicator: &Communicator) -> Result<()> {
-    let own = communicator.rails().is_some();
-    let mut first = [u8::from(own)];
-    communicator.broadcast(Rank(0), &mut first)?;
-    let same = match (own, first[0] == 1) {
-        (true, false) => Err("it was given rails, rank 0 was not".to_owned()),
-        (false, true) => Err("it was given no rails, rank 0 was".to_owned()),
-        _ => Ok(()),
-    };
-    communicator.agree("hierarchical exchanges", same)
-}
-
 /// A number that this job's strips bear, and hardly another's.
 fn draw_epoch(communicator: &Communicator) -> Result<u32> {
     let mut bytes = [0_u8; 4];
@@ -558,6 +546,11 @@ impl DeviceCollectives for HierarchicalCollectives {
         // NCCL ends itself alone: what waits for peers, or along rails, would wait for ever.
         let nccl = self.nccl.as_ref().map_or(Ok(()), |nccl| nccl.check());
         nccl.inspect_err(|error| self.abort(error.clone()))
+    }
+
+    fn believe(&self) -> Result<()> {
+        self.check()?;
+        self.inside.believe().inspect_err(|error| self.abort(error.clone()))
     }
 
     fn flagged(&self) -> Result<()> {

@@ -7,7 +7,10 @@
 mod narrow;
 
 use super::peer::bind;
-use super::{Blocks, DeviceCollectives, DeviceSizes, Parts, SumLen, end, end_closing, own_stream};
+use super::{
+    Blocks, DeviceCollectives, DeviceSizes, Parts, SumLen, end, end_closing, hear_culprit,
+    own_stream,
+};
 use crate::communicator::Communicator;
 use crate::error::{CommError, Result};
 use crate::options::{Feature, NcclOptions};
@@ -22,11 +25,6 @@ use nccl_rs::{
 };
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// For how long the transport may come to know who failed first, when NCCL only knows that a peer
-/// is gone. The transport's ranks tell each other before they leave.
-const CULPRIT_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece {
@@ -130,12 +128,15 @@ impl NcclCollectives {
     /// Ends the job with what NCCL says. Of a peer that is gone NCCL may name a rank that left
     /// because another had died: the transport, which knows who was first, is given time to say so.
     fn end_by(&self, operation: &str, error: &nccl_rs::Error) -> Result<()> {
-        let since = Instant::now();
-        while error.is_remote() && since.elapsed() < CULPRIT_WITHIN {
-            self.check_transport()?;
-            std::thread::sleep(Duration::from_millis(1));
+        if error.is_remote() {
+            hear_culprit(&*self.transport).or_else(|_| self.check_transport())?;
         }
         end(self, operation, error.to_string())
+    }
+
+    /// Has `call` called before NCCL lets go of what waits on streams.
+    pub(super) fn before_abort(&self, call: impl Fn() + Send + Sync + 'static) {
+        self.comm.before_abort(call);
     }
 
     /// The job's first error, as far as this rank has heard of one.

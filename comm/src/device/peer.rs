@@ -163,6 +163,10 @@ impl DeviceCollectives for PeerCollectives {
         self.peers.check()
     }
 
+    fn believe(&self) -> Result<()> {
+        self.peers.believe()
+    }
+
     fn abort(&self, error: CommError) {
         self.peers.abort(error);
     }

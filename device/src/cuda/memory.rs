@@ -84,7 +84,19 @@ impl DeviceMemory {
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         assert!(offset + to.len() <= self.bytes, "bytes {offset}+{} of {}", to.len(), self.bytes);
         self.device.synchronize()?;
-        self.finish(to.len(), |stream, bytes| {
+        self.read_now(offset, to)
+    }
+
+    /// Copies bytes from `offset` on to the host at once, while streams go on. For words by which
+    /// others let the host know.
+    pub fn read_unordered(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        assert!(offset + to.len() <= self.bytes, "bytes {offset}+{} of {}", to.len(), self.bytes);
+        self.device.bind()?;
+        self.read_now(offset, to)
+    }
+
+    fn read_now(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.device.finish(to.len(), |stream, bytes| {
             // SAFETY: `to` is exclusively borrowed until the copy is done, in `finish`; the range
             // was checked.
             unsafe {
@@ -115,7 +127,7 @@ impl DeviceMemory {
             self.bytes
         );
         self.device.bind()?;
-        self.finish(from.len(), |stream, bytes| {
+        self.device.finish(from.len(), |stream, bytes| {
             // SAFETY: `from` is borrowed until the copy is done, in `finish`; the range was
             // checked.
             unsafe {
@@ -128,6 +140,21 @@ impl DeviceMemory {
             }
         })
     }
+}
+
+impl CudaDevice {
+    /// Copies a word from the host at once to memory that this device can use, that of other
+    /// processes as well, while streams go on.
+    pub fn write_word(&self, to: DevicePtr, word: u32) -> Result<()> {
+        self.bind()?;
+        self.finish(size_of::<u32>(), |stream, bytes| {
+            // SAFETY: the word lives until the copy is done, in `finish`; the driver refuses
+            // addresses that it does not know.
+            unsafe {
+                sys::cuMemcpyHtoDAsync_v2(to.0, std::ptr::from_ref(&word).cast(), bytes, stream)
+            }
+        })
+    }
 
     fn finish(
         &self,
@@ -137,8 +164,8 @@ impl DeviceMemory {
         if bytes == 0 {
             return Ok(());
         }
-        let stream = self.device.service()?;
-        let what = || format!("copying {bytes} bytes between the host and {}", self.device);
+        let stream = self.service()?;
+        let what = || format!("copying {bytes} bytes between the host and {self}");
         driver::check(copy(stream, bytes), what)?;
         // SAFETY: the device's own stream.
         driver::check(unsafe { sys::cuStreamSynchronize(stream) }, what)

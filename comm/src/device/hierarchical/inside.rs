@@ -8,6 +8,7 @@ use super::nodes::{MOST_PEERS, Nodes};
 use crate::device::nccl::{NcclCollectives, Piece};
 use crate::device::peer::{Part, Peers};
 use crate::device::{Parts, segment};
+use crate::error::CommError;
 use crate::topology::Rank;
 use headlong_device::cuda::{CudaDevice, CudaStream, DeviceMemory, DevicePtr};
 use std::sync::Arc;
@@ -278,6 +279,22 @@ impl Inside {
         match self {
             Inside::Memory(_) => self.close(cuda),
             Inside::Nccl(brought) => Ok(brought.close_parts(cuda, nodes, parts)?),
+        }
+    }
+
+    /// Has the ranks of the node told before NCCL lets go of what waits on this one's streams.
+    pub(super) fn hear_of_aborts(&self, nccl: Option<&NcclCollectives>) {
+        if let (Inside::Memory(peers), Some(nccl)) = (self, nccl) {
+            let telling = peers.telling();
+            nccl.before_abort(move || telling.tell());
+        }
+    }
+
+    /// Whether what streams have passed was done by the ranks of the node.
+    pub(super) fn believe(&self) -> Result<(), CommError> {
+        match self {
+            Inside::Memory(peers) => peers.believe(),
+            Inside::Nccl(_) => Ok(()),
         }
     }
 

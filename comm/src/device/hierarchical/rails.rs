@@ -3,11 +3,26 @@
 
 use super::inside::Inside;
 use super::{HierarchicalCollectives, Stop};
+use crate::communicator::Communicator;
 use crate::device::nccl::Piece;
 use crate::device::{Blocks, ByNode, end};
 use crate::error::Result;
+use crate::topology::Rank;
 use headlong_device::Stream;
 use headlong_device::cuda::DevicePtr;
+
+/// What one rank has and another has not would have them wait for each other.
+pub(super) fn all_have_some_or_none(communicator: &Communicator) -> Result<()> {
+    let own = communicator.rails().is_some();
+    let mut first = [u8::from(own)];
+    communicator.broadcast(Rank(0), &mut first)?;
+    let same = match (own, first[0] == 1) {
+        (true, false) => Err("it was given rails, rank 0 was not".to_owned()),
+        (false, true) => Err("it was given no rails, rank 0 was".to_owned()),
+        _ => Ok(()),
+    };
+    communicator.agree("hierarchical exchanges", same)
+}
 
 impl HierarchicalCollectives {
     fn move_inside(&self, stream: &Stream, blocks: Blocks, to_stride: usize) -> Result<()> {

@@ -18,7 +18,7 @@ type Operation =
 const EQUAL: c_uint = 1;
 
 /// One rank's words: for each of the two barriers of an operation one word for each rank, which
-/// that rank sets.
+/// that rank sets; and one after them that a rank sets that has given up.
 pub(super) struct Flags {
     rank: usize,
     num_ranks: usize,
@@ -29,7 +29,7 @@ pub(super) struct Flags {
 
 impl Flags {
     pub(super) fn new(device: &CudaDevice, rank: usize, num_ranks: usize) -> Result<Self, String> {
-        let bytes = 2 * num_ranks * size_of::<u32>();
+        let bytes = (2 * num_ranks + 1) * size_of::<u32>();
         let words = Arc::new(DeviceMemory::new(device, "flags of peers", bytes).map_err(text)?);
         let find = |name| cuda::Library::Driver.symbol(name).map_err(text);
         // SAFETY: the driver's functions of these names have this type since CUDA 12.
@@ -45,6 +45,22 @@ impl Flags {
 
     pub(super) fn address(&self) -> u64 {
         self.words.ptr().0
+    }
+
+    /// Where the flags at `address` tell that another rank has given up.
+    pub(super) fn told(&self, address: u64) -> DevicePtr {
+        DevicePtr(address).offset(self.told_offset())
+    }
+
+    fn told_offset(&self) -> usize {
+        2 * self.num_ranks * size_of::<u32>()
+    }
+
+    /// Whether another process has given up, and has let its streams pass barriers since.
+    pub(super) fn is_told(&self) -> Result<bool, String> {
+        let mut word = [0; size_of::<u32>()];
+        self.words.read_unordered(self.told_offset(), &mut word).map_err(text)?;
+        Ok(word != [0; size_of::<u32>()])
     }
 
     /// Enqueues that the stream continues when all ranks have come to their barrier `which`, 0 or
@@ -93,7 +109,7 @@ impl Flags {
         let (words, stop) = (self.words.clone(), Arc::new(AtomicBool::new(false)));
         let stopped = stop.clone();
         let set_all = move || {
-            let ones: Vec<u8> = [1_u8, 0, 0, 0].repeat(words.bytes() / 4);
+            let ones: Vec<u8> = [1_u8, 0, 0, 0].repeat(words.bytes() / 4 - 1);
             // Each barrier clears its words again: they are set until no one waits any more. A copy
             // that waited for the device first would wait for the stream that waits for the copy.
             while !stopped.load(Ordering::Relaxed) && words.write_unordered(0, &ones).is_ok() {

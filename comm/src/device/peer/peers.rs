@@ -5,7 +5,7 @@ use super::flags::{Flags, GivingUp};
 use super::meeting::{Meeting, Part};
 use crate::communicator::Communicator;
 use crate::device::push::push;
-use crate::device::{Blocks, own_stream};
+use crate::device::{Blocks, hear_culprit, own_stream};
 use crate::error::{CommError, Result};
 use crate::readable::text;
 use crate::topology::Rank;
@@ -21,7 +21,31 @@ pub(in crate::device) struct Peers {
     device: CudaDevice,
     flags: Flags,
     all_flags: Vec<u64>,
+    telling: Arc<Telling>,
+    /// Whether one of the ranks is of another process.
+    has_foreign: bool,
     giving_up: Mutex<Option<GivingUp>>,
+}
+
+/// Tells the other processes of the group that this rank gives up, before its streams pass a
+/// barrier of theirs with nothing done: they may come to the end of an exchange before they have
+/// heard otherwise. Ranks of the own process share the job's state.
+pub(in crate::device) struct Telling {
+    device: CudaDevice,
+    words: Mutex<Vec<DevicePtr>>,
+}
+
+impl Telling {
+    /// Returns when they are told; the first time.
+    pub(in crate::device) fn tell(&self) {
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        // A device that has failed passes nothing on.
+        words.drain(..).for_each(|word| drop(self.device.write_word(word, 1)));
+    }
+
+    fn forget(&self) {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
 }
 
 /// Where a rank is and what its device is, as all others hear it.
@@ -117,10 +141,16 @@ impl Peers {
         let flags = communicator.agree("memory of peers", made)?;
         let homes = Home::gather(communicator, device)?;
         let foreign = foreign(group, &homes, rank);
-        let meeting = Meeting::new(communicator, device, group, foreign);
+        let meeting = Meeting::new(communicator, device, group, foreign.clone());
         let part = Part { addresses: [flags.address(), 0], ..Part::none("flags") };
+        let parts = meeting.meet(part)?;
+        let all_flags: Vec<u64> = parts.iter().map(|part| part.addresses[0]).collect();
+        let others = all_flags.iter().zip(&foreign).filter(|(_, is_foreign)| **is_foreign);
+        let words = others.map(|(&address, _)| flags.told(address)).collect();
         Ok(Self {
-            all_flags: meeting.meet(part)?.iter().map(|part| part.addresses[0]).collect(),
+            all_flags,
+            telling: Arc::new(Telling { device: device.clone(), words: Mutex::new(words) }),
+            has_foreign: foreign.contains(&true),
             meeting,
             index,
             device: device.clone(),
@@ -204,10 +234,30 @@ impl Peers {
         self.transport().check().or_else(|error| self.end(error))
     }
 
+    /// Whether what streams have passed has been done, by all: one that gives up passes as well. It
+    /// asks the device, where ranks are of other processes.
+    pub(in crate::device) fn believe(&self) -> Result<()> {
+        self.check()?;
+        let told = if self.has_foreign { self.flags.is_told() } else { Ok(false) };
+        let reason = match told {
+            Ok(false) => return Ok(()),
+            Ok(true) => "a rank of the node has given up".to_owned(),
+            Err(reason) => reason,
+        };
+        hear_culprit(&**self.transport()).or_else(|error| self.end(error))?;
+        let operation = "an exchange between devices".to_owned();
+        self.end(CommError::Device { seen_by: self.rank(), operation, reason })
+    }
+
+    pub(in crate::device) fn telling(&self) -> Arc<Telling> {
+        Arc::clone(&self.telling)
+    }
+
     /// Ends the job with `error`, unless it has failed already, and lets this rank's streams pass
     /// every barrier.
     pub(in crate::device) fn abort(&self, error: CommError) {
         self.transport().abort(error);
+        self.telling.tell();
         let mut giving_up = self.giving_up.lock().unwrap_or_else(PoisonError::into_inner);
         giving_up.get_or_insert_with(|| self.flags.give_up());
     }
@@ -216,8 +266,16 @@ impl Peers {
     /// and what other processes have mapped stays until they have let it go.
     pub(in crate::device) fn close(&self) -> Result<()> {
         self.meeting.meet(Part::none("close"))?;
+        self.telling.forget();
         self.meeting.unmap();
         self.meeting.meet(Part::none("unmap")).map(drop)
+    }
+}
+
+impl Drop for Peers {
+    /// Where it was not closed, what others' memory is mapped here goes now: it is the last chance.
+    fn drop(&mut self) {
+        self.telling.tell();
     }
 }
 
