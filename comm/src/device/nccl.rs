@@ -103,7 +103,13 @@ impl NcclCollectives {
             }
             Ok(())
         });
-        enqueued.map_err(text)
+        enqueued.map_err(|error| {
+            if error.is_remote() {
+                // Who failed first is then the job's error, whatever the caller ends it with.
+                let _ = hear_culprit(&*self.transport);
+            }
+            text(error)
+        })
     }
 
     /// Enqueues a group about so many elements; where that fails, the job ends.
