@@ -240,7 +240,7 @@ impl Process {
         let expected = Shared::behind(step, communicator);
         let mut model = Shared { toy: Toy::blank(), communicator };
         found.load(&mut model, Select::All).map_err(|error| self.failed(error))?;
-        // What lies with others comes as zeros, but for tables that each process reads whole.
+        // What lies with others comes as zeros, except of tables that each process reads whole.
         let whole = Toy::new(step as u32);
         for (tensor, values) in &expected.toy.values {
             let loaded = &model.toy.values[tensor];
