@@ -6,6 +6,7 @@
 use crate::run_support::{Place, Run, digest, ranks_of, steps};
 use headlong_device::rng::CounterRng;
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -103,7 +104,11 @@ fn survive(ranks: usize, kills: usize) {
         let run = training(&place, &format!("log-{runs}.json"));
         let run = run.with(&["--snapshot-every", "5"]);
         let run = elastic(&run, ranks, &["--max-restarts", "1000"]);
-        let mut launcher = run.command().stderr(Stdio::piped()).spawn().expect("starts");
+        // A pipe that no one reads would be full after some attempts.
+        let words = place.path("words.txt");
+        let mut command = run.command();
+        command.stdout(Stdio::null()).stderr(File::create(&words).unwrap());
+        let mut launcher = command.spawn().expect("starts");
         let folder = folder_of(&launcher);
         let snapshots = folder.join("snapshots");
         let mut pids = new_ranks(&mut launcher, ranks, &[]).expect("it has just begun");
@@ -145,9 +150,9 @@ fn survive(ranks: usize, kills: usize) {
                 None => break,
             }
         }
-        let output = launcher.wait_with_output().expect("an own child");
-        let said = String::from_utf8(output.stderr).expect("text");
-        assert!(output.status.success(), "run {runs}: {said}");
+        let status = launcher.wait().expect("an own child");
+        let said = std::fs::read_to_string(&words).unwrap();
+        assert!(status.success(), "run {runs}: {said}");
         assert_eq!(digest(&log), expected, "run {runs}: other weights than one process");
         assert!(said.contains("from a snapshot"), "{said}");
         assert!(!folder.exists(), "{} is left", folder.display());
