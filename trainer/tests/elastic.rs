@@ -3,7 +3,7 @@
 
 #![cfg(test)]
 
-use crate::run_support::{Place, Run, digest, ranks_of, steps};
+use crate::run_support::{Place, Run, digest, ranks_of, steps, wait_until};
 use headlong_device::rng::CounterRng;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
@@ -42,7 +42,15 @@ fn elastic(run: &Run, ranks: usize, options: &[&str]) -> Run {
 
 /// The folder that a launcher has made for snapshots.
 fn folder_of(launcher: &Child) -> PathBuf {
-    PathBuf::from(format!("/dev/shm/headlong-snapshots-{}", launcher.id()))
+    let name = format!("headlong-snapshots-{}-", launcher.id());
+    let mut found = None;
+    wait_until("a folder for snapshots", || {
+        let folders = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
+        let is_named = |path: &PathBuf| path.to_str().is_some_and(|path| path.contains(&name));
+        found = folders.into_iter().find(is_named);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 fn newest(snapshots: &Path) -> Option<u64> {
@@ -161,32 +169,38 @@ fn survive(ranks: usize, kills: usize) {
     println!("{first} ranks were killed in training, {killed} before the job trained again");
 }
 
-/// By one process, which ends by itself: without a folder for checkpoints its snapshot stays.
+/// One process is killed; then there is a checkpoint of an earlier step, of the same, of a later.
 #[test]
 fn a_run_continues_from_the_newest_of_checkpoint_and_snapshot() {
     let place = Place::new("rows.txt");
-    training(&place, "alone.json").succeeds();
-    let folders = |name: &str| (place.path(name), place.path(&format!("{name} in memory")));
-    for (name, saved, words) in [
-        ("older", 10, "resumed at step 20 (sample 1280), from a snapshot"),
-        ("same", 20, "resumed at step 20 (sample 1280)\n"),
-        ("newer", 30, "resumed at step 30 (sample 1884)\n"),
-    ] {
-        let (checkpoints, snapshots) = folders(name);
-        let run = |steps| training_of(&place, "log.json", steps).with(&["--snapshot-every", "10"]);
-        let first = run(25).path("--snapshot-dir", &snapshots);
-        let said = first.clone().succeeds().stderr;
-        assert!(said.contains("the first of one every 10 steps"), "{said}");
-        assert!(said.contains("training stood still for 2 snapshots"), "{said}");
-        assert_eq!(steps(&snapshots), [20], "the newest is enough");
-        run(saved).path("--checkpoint-dir", &checkpoints).succeeds();
-        first.fails(2, &["--snapshot-dir", "(newest: step 20): go on with --resume"]);
+    for (name, saved_later) in [("older", -10), ("same", 0), ("newer", 10)] {
+        let [checkpoints, snapshots] =
+            ["checkpoints", "snapshots"].map(|folder| place.path(&format!("{name} {folder}")));
+        let saving = |steps| {
+            let run = training_of(&place, "log.json", steps);
+            run.path("--checkpoint-dir", &checkpoints)
+        };
+        let taking = |steps| {
+            let run = saving(steps).path("--snapshot-dir", &snapshots);
+            run.with(&["--snapshot-every", "10"])
+        };
+        let mut process = taking(1_000_000).start();
+        wait_until("two snapshots", || newest(&snapshots) >= Some(20));
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let taken = newest(&snapshots).unwrap();
+        let saved = taken.checked_add_signed(saved_later).unwrap();
+        saving(saved).succeeds();
+        let whole = taking(taken + 30);
+        whole.fails(2, &["(newest: step", "go on with --resume"]);
 
-        let run = run(STEPS).path("--checkpoint-dir", &checkpoints).with(&["--resume"]);
-        let resumed = run.path("--snapshot-dir", &snapshots).succeeds();
-        assert!(resumed.stderr.contains(words), "{name}: {}", resumed.stderr);
-        let log = place.path("log.json");
-        assert_eq!(digest(&log), digest(&place.path("alone.json")), "{name}: other weights");
+        let said = whole.with(&["--resume"]).succeeds().stderr;
+        assert!(said.contains(&format!("resumed at step {}", saved.max(taken))), "{name}: {said}");
+        assert_eq!(said.contains("from a snapshot"), saved < taken, "{name}: {said}");
+        assert!(said.contains("training stood still for"), "{name}: {said}");
+        training_of(&place, "alone.json", taken + 30).succeeds();
+        let [log, alone] = ["log.json", "alone.json"].map(|log| digest(&place.path(log)));
+        assert_eq!(log, alone, "{name}: other weights");
         assert_eq!(steps(&snapshots), [0_u64; 0], "the end is saved: no snapshot is needed");
     }
 }
@@ -203,4 +217,50 @@ fn snapshots_are_counted_before_they_are_taken() {
     // In a file system that never has room.
     let full = run.variable("HEADLONG_SNAPSHOT_DIR", "/proc/snapshots");
     full.fails(2, &["/proc/snapshots has 0 B free", "--shm-size"]);
+}
+
+/// A signal that comes while the other ranks end is not lost with them.
+#[test]
+fn a_job_that_is_asked_to_end_is_not_started_again() {
+    let place = Place::new("rows.txt");
+    let run = training_of(&place, "log.json", 100_000).with(&["--snapshot-every", "5"]);
+    let run = elastic(&run, 2, &[]);
+    let mut launcher = run.command().stderr(Stdio::piped()).spawn().expect("starts");
+    let snapshots = folder_of(&launcher).join("snapshots");
+    wait_until("a snapshot", || newest(&snapshots).is_some());
+    let pids = new_ranks(&mut launcher, 2, &[]).expect("it trains");
+    assert!(kill(pids[0]));
+    let launcher_pid = Pid::from_raw(launcher.id() as i32).unwrap();
+    kill_process(launcher_pid, Signal::TERM).unwrap();
+    let output = launcher.wait_with_output().expect("an own child");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(!output.status.success() && !said.contains("starting all ranks again"), "{said}");
+    assert!(!snapshots.exists(), "the folder goes with the launcher");
+}
+
+#[test]
+fn folders_and_flags_that_cannot_be_meant_are_refused() {
+    let place = Place::new("rows.txt");
+    let (checkpoints, snapshots) = (place.path("checkpoints"), place.path("snapshots"));
+    let run = training_of(&place, "log.json", 20);
+    run.clone().with(&["--snapshot-every", "5"]).fails(2, &["--snapshot-every needs a folder"]);
+    let same = run.clone().path("--checkpoint-dir", &checkpoints);
+    same.path("--snapshot-dir", &checkpoints).fails(2, &["name the same folder"]);
+
+    // A run that keeps no checkpoint leaves its snapshot, and says so; it is no other run's.
+    let first = run.path("--snapshot-dir", &snapshots).with(&["--snapshot-every", "5"]);
+    let said = first.clone().succeeds().stderr;
+    assert!(said.contains("the last snapshot stays in"), "{said}");
+    let again = training_of(&place, "log.json", 30).path("--snapshot-dir", &snapshots);
+    let other = again.clone().path("--checkpoint-dir", &checkpoints).with(&["--resume"]);
+    other.fails(2, &["is a snapshot of another run (checkpoint.dir = "]);
+    let said = again.with(&["--resume"]).succeeds().stderr;
+    assert!(said.contains("resumed at step 15 (sample 960), from a snapshot"), "{said}");
+
+    let launch = |command: &[&str], options: &[&str]| {
+        let launch = Run::new("launch").with(&["-n", "2", "--elastic"]).with(options);
+        launch.with(&["--"]).with(command)
+    };
+    launch(&["train"], &["--max-restarts", "0"]).fails(2, &["of no use without a restart"]);
+    launch(&["bench", "barrier"], &[]).fails(2, &["`bench` takes no snapshots, `train` does"]);
 }

@@ -152,8 +152,6 @@ fn a_lost_rank_is_started_again_as_often_as_asked() {
     let failed = launch.clone().with(&["--resume"]).path("--data", &bad);
     let failed = failed.path("--checkpoint-dir", &folder).fails(1, &["bad.txt"]);
     assert!(!failed.stderr.contains("of 1)"), "{}", failed.stderr);
-    let launch = Run::new("launch").with(&["-n", "2", "--elastic", "--", "bench", "barrier"]);
-    launch.fails(2, &["--elastic: `bench` takes no snapshots, `train` does"]);
 }
 
 #[test]

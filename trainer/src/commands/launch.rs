@@ -60,8 +60,9 @@ pub struct LaunchArguments {
     /// continues from its last checkpoint or snapshot
     #[arg(long, value_name = "N", default_value_t = 0, default_value_if("elastic", "true", "10"))]
     pub max_restarts: usize,
-    /// Survive the loss of a rank: `train` takes a snapshot in memory every --snapshot-every steps
-    /// and continues from the last one, as often as --max-restarts allows (10)
+    /// Survive the loss of a rank: `train` takes a snapshot every --snapshot-every steps, in
+    /// /dev/shm as long as the launcher lives, and continues from the last one; --max-restarts is
+    /// 10 then
     #[arg(long)]
     pub elastic: bool,
     /// The command and its options, as after `headlong`
@@ -91,10 +92,12 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
         let mut variables = vec![(RESTART_COUNT, (restart - 1).to_string().into())];
         variables.extend(folder.iter().map(snapshots::Folder::variable));
         let job = run_once(arguments, (command, variables), &mut signals, grace)?;
-        let Job { outcomes, verdict } = job;
+        let Job { outcomes, verdict, is_asked_to_end } = job;
         match verdict {
             Err(lost)
-                if restart <= arguments.max_restarts && verdict::has_lost(&outcomes, &lost) =>
+                if restart <= arguments.max_restarts
+                    && !is_asked_to_end
+                    && verdict::has_lost(&outcomes, &lost) =>
             {
                 let of = arguments.max_restarts;
                 say(format_args!("{lost}: starting all ranks again ({restart} of {of})"));
@@ -113,6 +116,8 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
 struct Job {
     outcomes: Vec<Outcome>,
     verdict: Result<()>,
+    /// A signal has come, though perhaps to ranks that were ending.
+    is_asked_to_end: bool,
 }
 
 /// All ranks from their start to their end, with a port and a secret of their own.
@@ -135,8 +140,9 @@ fn run_once(
     let outcomes = children.wait();
     children.drain();
     let lost = children.pipe.lost();
-    let verdict = verdict::judge(&outcomes, &lost, children.forwarded.first().copied(), grace);
-    Ok(Job { outcomes, verdict })
+    let asked = children.forwarded.first().copied();
+    let verdict = verdict::judge(&outcomes, &lost, asked, grace);
+    Ok(Job { outcomes, verdict, is_asked_to_end: asked.is_some() })
 }
 
 /// Ties this process to the launcher that has started it, if one has: when that one dies, this one
@@ -206,6 +212,10 @@ fn check(arguments: &LaunchArguments, command: &[OsString]) -> Result<()> {
         None => Err(Error::Usage("which command? `headlong launch -n 4 -- train ...`".into())),
         Some(first) if first == "launch" => {
             Err(Error::Usage("`launch` cannot launch itself".into()))
+        }
+        Some(_) if arguments.elastic && arguments.max_restarts == 0 => {
+            let message = "--elastic --max-restarts 0: snapshots are of no use without a restart";
+            Err(Error::Usage(message.into()))
         }
         Some(first) if first != "train" && arguments.elastic => {
             let command = first.display();

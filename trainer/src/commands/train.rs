@@ -32,6 +32,7 @@ use crate::run::outlook::{self, Place};
 use crate::run::session::{Session, Start, agree_on_start, config_of, dismiss, steps_of_epochs};
 use crate::run::sums;
 use crate::state::checkpoint::{self, Checkpoint};
+use crate::system::elastic;
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
 pub use caller::from_arguments;
@@ -77,7 +78,7 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
         Reads { is_resumed: resumed.is_some(), has_mllog: options.flags.mllog.is_some() },
     )?;
     let mut reporter = match job.leads() {
-        true => reporter(options, resumed.is_some() || options.appends_to_log)?,
+        true => reporter(options, resumed.is_some() || snapshots::appends_to_log(options))?,
         false => Reporter::quiet(None),
     };
     let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);
@@ -176,7 +177,7 @@ fn note_the_start(
     resumed: Option<&Checkpoint>,
     reporter: &mut Reporter,
 ) -> Result<()> {
-    if options.flags.resume && resumed.is_none() {
+    if options.flags.resume && resumed.is_none() && elastic::restarts() == 0 {
         reporter
             .note("--resume: there is no checkpoint yet, so training starts from the beginning");
     }
@@ -282,6 +283,7 @@ fn announce(
         data: prepared.summary(session.valid_samples()),
         seed: config.train.seed,
     })?;
+    snapshots::say_restarts(session, reporter)?;
     options.warnings.iter().try_for_each(|warning| reporter.warning(warning, Map::new()))
 }
 

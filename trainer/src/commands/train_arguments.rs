@@ -402,7 +402,7 @@ impl TrainArguments {
         config.validate_with(registry)?;
         let options = TrainOptions {
             // What a rank of this job that is gone has begun, the others continue.
-            flags: Self { resume: self.resume || elastic::has_restarted(), ..self.clone() },
+            flags: Self { resume: self.resume || elastic::restarts() > 0, ..self.clone() },
             origin,
             command: command_line::quoted(&command_line::arguments()),
             registry: registry.clone(),
@@ -500,19 +500,29 @@ impl TrainArguments {
 
     /// Pairs that only the effective configuration shows to exclude each other.
     fn refuse_contradictions(&self, config: &Config) -> Result<()> {
-        if config.checkpoint.dir.is_none() {
-            for (flag, given) in [
-                ("--resume", self.resume),
-                ("--save-every", self.save_every.is_some()),
-                ("--keep", self.keep.is_some()),
-            ] {
-                if given {
-                    let message = format!(
-                        "{flag} needs a folder of checkpoints: name it with --checkpoint-dir DIR"
-                    );
-                    return Err(Error::Usage(message));
-                }
+        let has_snapshots = config.snapshot_dir().is_some();
+        let has_checkpoints = config.checkpoint.dir.is_some();
+        for (flag, given, has_folder, folder) in [
+            ("--resume", self.resume, has_checkpoints || has_snapshots, "--checkpoint-dir DIR"),
+            ("--save-every", self.save_every.is_some(), has_checkpoints, "--checkpoint-dir DIR"),
+            ("--keep", self.keep.is_some(), has_checkpoints, "--checkpoint-dir DIR"),
+            (
+                "--snapshot-every",
+                self.snapshot_every.is_some(),
+                has_snapshots,
+                "--snapshot-dir DIR, or start the ranks by `headlong launch --elastic`",
+            ),
+        ] {
+            if given && !has_folder {
+                let of = if flag == "--snapshot-every" { "snapshots" } else { "checkpoints" };
+                let message = format!("{flag} needs a folder of {of}: name it with {folder}");
+                return Err(Error::Usage(message));
             }
+        }
+        if has_checkpoints && config.snapshot_dir() == config.checkpoint.dir {
+            let message = "--snapshot-dir and --checkpoint-dir name the same folder: snapshots \
+                           need one of their own, in memory";
+            return Err(Error::Usage(message.to_owned()));
         }
         if !self.valid.is_empty() && config.data.train.is_empty() {
             let message = "--valid needs training files, too: name them with --data FILE";

@@ -13,8 +13,8 @@ pub fn snapshot_dir() -> Option<PathBuf> {
     environment().remove(SNAPSHOT_DIR).map(PathBuf::from)
 }
 
-/// Whether this job has lost a rank before, and is to continue where it can.
-pub fn has_restarted() -> bool {
+/// How often this job has lost a rank before, and was started again to continue where it can.
+pub fn restarts() -> u64 {
     let count = environment().remove(RESTART_COUNT).and_then(|count| count.into_string().ok());
-    count.and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count > 0)
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }

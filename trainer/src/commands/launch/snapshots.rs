@@ -6,6 +6,7 @@ use crate::system::elastic::SNAPSHOT_DIR;
 use headlong_device::files::FolderLock;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -26,17 +27,27 @@ impl Folder {
     /// # Errors
     /// There is no memory to be had as files.
     pub fn new() -> Result<Self> {
-        remove_left(Path::new(MEMORY));
-        let path = Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id()));
-        let failed = || {
-            let path = path.display();
-            Error::failed(format!("--elastic: the folder of snapshots, {path}, cannot be made"))
-        };
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(failed())?;
-        let lock = FolderLock::open(&path).map_err(failed())?;
-        lock.try_exclusive();
-        Ok(Self { path, _lock: lock })
+        Self::make_in(Path::new(MEMORY)).map_err(Error::failed(format!(
+            "--elastic: no folder for snapshots can be made in {MEMORY}"
+        )))
+    }
+
+    fn make_in(memory: &Path) -> io::Result<Self> {
+        remove_left(memory);
+        loop {
+            let mut random = [0_u8; 8];
+            getrandom::fill(&mut random).map_err(io::Error::from)?;
+            // The same process number may be in use in another container.
+            let (process, random) = (std::process::id(), u64::from_ne_bytes(random));
+            let path = memory.join(format!("{PREFIX}{process}-{random:016x}"));
+            DirBuilder::new().mode(0o700).create(&path)?;
+            let lock = FolderLock::open(&path);
+            // Another launcher may have taken it for one that is left, and removed it.
+            if let Some(lock) = lock.ok().filter(|lock| lock.try_exclusive() && lock.is_in_place())
+            {
+                return Ok(Self { path, _lock: lock });
+            }
+        }
     }
 
     /// What tells the ranks of it. They have a folder inside, with a lock of its own.
@@ -52,19 +63,14 @@ impl Drop for Folder {
     }
 }
 
-/// Removes what launchers of this user have left that were killed.
+/// Removes what launchers of this user have left that were killed: no one holds its lock.
 fn remove_left(memory: &Path) {
     let user = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         let is_own = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == user);
-        let Some(process) = process.filter(|_| is_own) else { continue };
-        // One that has just been made is not locked yet; a process of that number may also live in
-        // another container, which shares the memory: then the lock is held.
-        let is_gone = !Path::new("/proc").join(process.to_string()).exists();
         let path = entry.path();
-        if is_gone && FolderLock::open(&path).is_ok_and(|lock| lock.try_exclusive()) {
+        if is_named && is_own && FolderLock::open(&path).is_ok_and(|lock| lock.try_exclusive()) {
             let _ = fs::remove_dir_all(&path);
         }
     }
@@ -77,23 +83,18 @@ mod tests {
     #[test]
     fn what_a_killed_launcher_has_left_goes() {
         let memory = tempfile::tempdir().unwrap();
-        let make = |name: String| {
-            let path = memory.path().join(name);
-            fs::create_dir(&path).unwrap();
-            fs::write(path.join("file"), "bytes").unwrap();
-            path
-        };
-        // No process has such a number: the system's largest is 2^22.
-        let gone = u32::MAX - 1;
-        let [left, others, own] = [
-            make(format!("{PREFIX}{gone}")),
-            make(format!("{PREFIX}of-another")),
-            make(format!("{PREFIX}{}", std::process::id())),
-        ];
-        let held = make(format!("{PREFIX}{}", gone - 1));
-        let lock = FolderLock::open(&held).unwrap();
-        assert!(lock.try_exclusive());
-        remove_left(memory.path());
-        assert_eq!([left, others, own, held].map(|path| path.exists()), [false, true, true, true]);
+        let first = Folder::make_in(memory.path()).unwrap();
+        let left = memory.path().join(format!("{PREFIX}1-0"));
+        let others = memory.path().join("of-another-program");
+        for folder in [&left, &others] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("file"), "bytes").unwrap();
+        }
+        let second = Folder::make_in(memory.path()).unwrap();
+        let there = |folders: [&Path; 4]| folders.map(Path::exists);
+        let (one, two) = (first.path.clone(), second.path.clone());
+        assert_eq!(there([&one, &two, &left, &others]), [true, true, false, true]);
+        drop((first, second));
+        assert_eq!(there([&one, &two, &left, &others]), [false, false, false, true]);
     }
 }

@@ -1,12 +1,14 @@
 //! Snapshots while training lasts: when they are due, and what they cost.
 
 use super::Run;
+use crate::commands::train_arguments::TrainOptions;
 use crate::config::Config;
 use crate::error::Result;
-use crate::report::{self, bytes, count, duration};
+use crate::report::{self, Reporter, bytes, count, duration};
 use crate::run::session::Session;
 use crate::state::checkpoint::Checkpoint;
-use serde_json::Map;
+use crate::system::elastic;
+use serde_json::{Map, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,13 +20,39 @@ pub(super) fn resumed(config: &Config, session: &Session, from: Option<&Checkpoi
     format!("resumed at step {} (sample {}){from}", session.steps(), session.samples())
 }
 
+/// Whether the log's file is of this run already.
+pub(super) fn appends_to_log(options: &TrainOptions) -> bool {
+    options.appends_to_log || elastic::restarts() > 0
+}
+
+/// Says, for the log too, that the job was started again.
+pub(super) fn say_restarts(session: &Session, reporter: &mut Reporter) -> Result<()> {
+    let (restarts, step) = (elastic::restarts(), count(session.steps()));
+    if restarts == 0 {
+        return Ok(());
+    }
+    let message = format!(
+        "a rank was lost: all were started again, time {restarts}, and continue from step {step}"
+    );
+    let fields = json!({ "restarts": restarts });
+    reporter.warning(&message, fields.as_object().cloned().unwrap_or_default())
+}
+
 /// The snapshots of a run so far.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     number: u64,
     /// For how long training has stood still for them.
     time: Duration,
+    has_warned_of_room: bool,
+    has_warned_of_time: bool,
 }
+
+/// The share of a run's time that snapshots may take without a warning.
+const MUCH: f64 = 0.2;
+
+/// Snapshots after which that share is looked at.
+const SEVERAL: u64 = 4;
 
 impl Run<'_> {
     pub(super) fn snapshot_is_due(&self, step: u64) -> bool {
@@ -36,6 +64,9 @@ impl Run<'_> {
         // As of a checkpoint: there is no evaluation half done in it.
         self.conclude_evaluation()?;
         let started = Instant::now();
+        if !self.session.has_room_for_snapshot()? {
+            return self.warn_of_room();
+        }
         let report = self.session.take_snapshot()?;
         let took = started.elapsed();
         self.saving += took;
@@ -55,12 +86,43 @@ impl Run<'_> {
         }
         let seconds = took.as_secs_f64();
         self.reporter.snapshot(at, &report::Snapshot { bytes: report.bytes, seconds })?;
-        report.warnings.iter().try_for_each(|warning| self.reporter.warning(warning, Map::new()))
+        report
+            .warnings
+            .iter()
+            .try_for_each(|warning| self.reporter.warning(warning, Map::new()))?;
+        self.warn_of_time()
+    }
+
+    fn warn_of_room(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.snapshots.has_warned_of_room, true) {
+            return Ok(());
+        }
+        let folder = self.config.snapshot_dir().unwrap_or_default();
+        let message = format!(
+            "{} has no room for another snapshot: training continues, and the last one stays",
+            folder.display()
+        );
+        self.reporter.warning(&message, Map::new())
+    }
+
+    fn warn_of_time(&mut self) -> Result<()> {
+        let Taken { number, time, has_warned_of_time, .. } = self.snapshots;
+        let share = time.as_secs_f64() / self.reporter.seconds().max(f64::MIN_POSITIVE);
+        if number < SEVERAL || share < MUCH || has_warned_of_time {
+            return Ok(());
+        }
+        self.snapshots.has_warned_of_time = true;
+        let message = format!(
+            "snapshots take {:.0} % of the time: take fewer (--snapshot-every, now {})",
+            share * 100.0,
+            count(self.config.checkpoint.snapshot_every)
+        );
+        self.reporter.warning(&message, Map::new())
     }
 
     /// Says what snapshots have cost. They go where the end of the run is saved.
     pub(super) fn end_snapshots(&mut self) -> Result<()> {
-        let Taken { number, time } = self.snapshots;
+        let Taken { number, time, .. } = self.snapshots;
         if number > 0 {
             self.reporter.note(&format!(
                 "training stood still for {} in {} of {}",
@@ -69,10 +131,18 @@ impl Run<'_> {
                 duration(self.reporter.seconds())
             ));
         }
-        if self.config.checkpoint.dir.is_none() {
-            return Ok(());
+        let own = self.config.checkpoint.snapshot_dir.as_ref();
+        match (&self.config.checkpoint.dir, own.filter(|_| number > 0)) {
+            (Some(_), _) => {
+                let warnings = self.session.remove_snapshots();
+                warnings.iter().try_for_each(|text| self.reporter.warning(text, Map::new()))
+            }
+            (None, Some(folder)) => {
+                let folder = folder.display();
+                self.reporter.note(&format!("the last snapshot stays in {folder}, in memory"));
+                Ok(())
+            }
+            (None, None) => Ok(()),
         }
-        let warnings = self.session.remove_snapshots();
-        warnings.iter().try_for_each(|warning| self.reporter.warning(warning, Map::new()))
     }
 }

@@ -194,6 +194,9 @@ pub fn find_checkpoint(
         }
         let newest = newest(&folder).map_err(Error::failed("the run cannot be resumed"))?;
         let step = |checkpoint: &Checkpoint| checkpoint.manifest().state.step;
+        if flag == "--snapshot-dir" {
+            newest.as_ref().map_or(Ok(()), |found| refuse_another_runs_snapshot(config, found))?;
+        }
         // Of the same step, the one that stays.
         if newest.as_ref().map(step) > found.as_ref().map(step) {
             found = newest;
@@ -208,6 +211,25 @@ pub fn find_checkpoint(
         None => {}
     }
     Ok(found)
+}
+
+/// A snapshot is of a run that has not ended, which is known by the folders that it writes to.
+fn refuse_another_runs_snapshot(config: &Config, found: &Checkpoint) -> Result<()> {
+    let then = config_of(found)?;
+    let pairs = [
+        ("checkpoint.dir", quoted(&config.checkpoint.dir), quoted(&then.checkpoint.dir)),
+        ("run.output_dir", quoted(&config.run.output_dir), quoted(&then.run.output_dir)),
+        ("train.seed", quoted(&config.train.seed), quoted(&then.train.seed)),
+    ];
+    let Some((key, now, then)) = pairs.into_iter().find(|(_, now, then)| now != then) else {
+        return Ok(());
+    };
+    let message = format!(
+        "{} is a snapshot of another run ({key} = {then}, not {now}): remove it, or name another \
+         folder",
+        found.path().display()
+    );
+    Err(Error::config("--snapshot-dir", message))
 }
 
 /// Two runs in one folder would be told apart by their steps alone, and the wrong one resumed.

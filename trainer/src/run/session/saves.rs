@@ -77,6 +77,17 @@ impl Session {
         self.save_in(&self.saves.snapshots, None)
     }
 
+    /// Whether there is room for another snapshot as large as the last: the same on all ranks. The
+    /// plan has asked for the first.
+    pub fn has_room_for_snapshot(&self) -> Result<bool> {
+        let directory = self.saves.snapshots.directory.as_ref();
+        let has_room = directory.is_none_or(CheckpointDirectory::has_room_for_another);
+        match self.group.link() {
+            Some(link) => link.all_say(has_room).map_err(exchange_failed("whether there is room")),
+            None => Ok(has_room),
+        }
+    }
+
     /// Whether there is a folder for snapshots.
     pub fn takes_snapshots(&self) -> bool {
         self.saves.snapshots.folder.is_some()

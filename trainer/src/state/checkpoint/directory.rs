@@ -133,6 +133,12 @@ impl CheckpointDirectory {
         self.remover.wait()
     }
 
+    /// Whether there is room for a checkpoint as large as the newest.
+    pub fn has_room_for_another(&self) -> bool {
+        let newest = self.newest().ok().flatten().map_or(0, |newest| newest.bytes());
+        self.free_bytes().is_none_or(|free| free >= newest)
+    }
+
     /// Removes all checkpoints, and says which could not be removed.
     pub fn remove_all(&self) -> Vec<String> {
         let mut warnings = self.remover.wait();
