@@ -210,8 +210,8 @@ pub struct TrainArguments {
         help_heading = "Checkpoints"
     )]
     pub keep: Option<usize>,
-    /// Folder of snapshots, in memory (such as /dev/shm/NAME): checkpoints from which --resume
-    /// continues, too, while the machine runs
+    /// Folder of snapshots, in memory (such as /dev/shm/NAME): checkpoints that a resumed run may
+    /// continue from, while the machine runs
     #[arg(long, value_name = "DIR", help_heading = "Checkpoints")]
     pub snapshot_dir: Option<PathBuf>,
     /// Steps between snapshots, below `headlong launch --elastic` or with --snapshot-dir

@@ -7,7 +7,7 @@ use headlong_comm::launcher_env::{self, Launch, Place, Remark};
 use headlong_comm::rendezvous::Keys;
 use headlong_comm::rendezvous::trust::Trust;
 
-pub(super) const OURS: [&str; 13] = [
+pub(super) const OURS: [&str; 15] = [
     "HEADLONG_CUDA_LIBS",
     "HEADLONG_JOB",
     "HEADLONG_LAUNCHER_PID",
@@ -17,8 +17,10 @@ pub(super) const OURS: [&str; 13] = [
     "HEADLONG_MASTER_ADDR",
     "HEADLONG_MASTER_PORT",
     "HEADLONG_RANK",
+    "HEADLONG_RESTART_COUNT",
     "HEADLONG_SECRET",
     "HEADLONG_SECRET_FILE",
+    "HEADLONG_SNAPSHOT_DIR",
     "HEADLONG_VERBS_LIBS",
     "HEADLONG_WORLD_SIZE",
 ];
