@@ -205,6 +205,22 @@ fn a_run_continues_from_the_newest_of_checkpoint_and_snapshot() {
     }
 }
 
+/// The models of an ensemble have folders of their own, also for snapshots.
+#[test]
+fn an_ensemble_that_was_killed_continues_from_the_snapshot_of_its_model() {
+    let place = Place::new("rows.txt");
+    let [checkpoints, snapshots] = ["checkpoints", "snapshots"].map(|folder| place.path(folder));
+    let run = training_of(&place, "log.json", 3000).with(&["--seeds", "2"]);
+    let run = run.path("--checkpoint-dir", &checkpoints).path("--snapshot-dir", &snapshots);
+    let run = run.with(&["--snapshot-every", "5"]);
+    let mut process = run.start();
+    wait_until("a snapshot of the second model", || newest(&snapshots.join("seed-6")).is_some());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let said = run.with(&["--resume"]).succeeds().stderr;
+    assert!(said.contains("from a snapshot"), "{said}");
+}
+
 #[test]
 fn snapshots_are_counted_before_they_are_taken() {
     let place = Place::new("rows.txt");

@@ -401,7 +401,7 @@ impl TrainArguments {
         self.refuse_contradictions(&config)?;
         config.validate_with(registry)?;
         let options = TrainOptions {
-            // What a rank of this job that is gone has begun, the others continue.
+            // A job that was started again when a rank was lost continues where it can.
             flags: Self { resume: self.resume || elastic::restarts() > 0, ..self.clone() },
             origin,
             command: command_line::quoted(&command_line::arguments()),

@@ -374,6 +374,11 @@ impl Config {
         self.checkpoint.snapshot_dir.clone().or_else(elastic::snapshot_dir)
     }
 
+    /// Whether the checkpoint at `path` is a snapshot of such a run.
+    pub fn is_snapshot(&self, path: &Path) -> bool {
+        self.snapshot_dir().is_some_and(|folder| path.parent() == Some(&folder))
+    }
+
     /// Whether the weights of the best evaluation are saved when it is made.
     pub fn saves_best(&self) -> bool {
         let checkpoint = &self.checkpoint;

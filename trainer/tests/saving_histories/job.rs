@@ -126,7 +126,6 @@ impl Ended {
                 _ => {}
             }
         }
-        // Where process 0 has not come to open it, one that a crash was replacing has no name.
         let found = newest(folder).map_err(|error| format!("the newest one: {error}"))?;
         let found = match found {
             Some(checkpoint) => {

@@ -45,7 +45,7 @@ impl<'a> Shared<'a> {
         self.holder(tensor, row).is_none_or(|holder| holder == self.own())
     }
 
-    /// The rows of a portion that `from` sends to `to`.
+    /// The rows of a portion whose holder is wanted.
     fn sent(&self, portion: &Portion, wants: impl Fn(Option<usize>) -> bool) -> Vec<u64> {
         let rows = portion.first_row..portion.first_row + portion.rows;
         rows.filter(|&row| wants(self.holder(portion.tensor, row))).collect()

@@ -43,7 +43,9 @@ pub(super) fn run(config: &Config, options: &TrainOptions) -> Result<()> {
         member.train.seed = seed;
         // What came last weighs most in a model of one pass: with other samples last, a mean gains.
         member.data.order_seed = config.data.order_seed.wrapping_add(index as u64);
-        member.checkpoint.dir = Some(dir.join(checkpoint::member_name(seed)));
+        let name = checkpoint::member_name(seed);
+        member.checkpoint.dir = Some(dir.join(&name));
+        member.checkpoint.snapshot_dir = config.snapshot_dir().map(|folder| folder.join(&name));
         if options.caller.is_none() {
             say(format_args!("model {} of {seeds}: seed {seed}", index + 1));
         }

@@ -9,13 +9,11 @@ use crate::run::session::Session;
 use crate::state::checkpoint::Checkpoint;
 use crate::system::elastic;
 use serde_json::{Map, json};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Says where a resumed run continues.
 pub(super) fn resumed(config: &Config, session: &Session, from: Option<&Checkpoint>) -> String {
-    let folder = from.and_then(|found| found.path().parent().map(Path::to_owned));
-    let is_snapshot = folder.is_some() && folder == config.snapshot_dir();
+    let is_snapshot = from.is_some_and(|found| config.is_snapshot(found.path()));
     let from = if is_snapshot { ", from a snapshot" } else { "" };
     format!("resumed at step {} (sample {}){from}", session.steps(), session.samples())
 }

@@ -263,9 +263,11 @@ pub(crate) fn refuse_later_checkpoints(
     let found = steps(dir).map_err(Error::failed("the checkpoint directory cannot be read"))?;
     let newest = found.last().map(|(step, _)| *step);
     let expected = resumed.map(|checkpoint| checkpoint.manifest().state.step);
+    // A snapshot that the run continues from is newer than all of them.
+    let may_be_older = resumed.is_some_and(|found| config.is_snapshot(found.path()));
     match (newest, expected) {
-        // Below it where the run continues from a snapshot, which is newer than all of them.
-        (Some(step), Some(expected)) if step > expected => Err(Error::config(
+        (Some(step), Some(expected)) if step < expected && may_be_older => Ok(()),
+        (Some(step), Some(expected)) if step != expected => Err(Error::config(
             "--checkpoint-dir",
             format!(
                 "another run has saved step {step} in {} since this run began to go on from step \
