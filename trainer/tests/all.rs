@@ -24,6 +24,7 @@ mod data_convert;
 mod deployment;
 mod disk_full;
 mod elastic;
+mod elastic_machines;
 mod ensemble;
 mod evaluation;
 mod evaluator_faults;

@@ -18,7 +18,7 @@ fn training(place: &Place, log: &str) -> Run {
     training_of(place, log, STEPS)
 }
 
-fn training_of(place: &Place, log: &str, steps: u64) -> Run {
+pub(crate) fn training_of(place: &Place, log: &str, steps: u64) -> Run {
     let run = Run::new("train").with(&["--threads", "1", "--seed", "5"]);
     let run = run.with(&["--steps", &steps.to_string()]);
     let settings = [
@@ -53,7 +53,7 @@ fn folder_of(launcher: &Child) -> PathBuf {
     found.unwrap()
 }
 
-fn newest(snapshots: &Path) -> Option<u64> {
+pub(crate) fn newest(snapshots: &Path) -> Option<u64> {
     snapshots.exists().then(|| steps(snapshots).last().copied()).flatten()
 }
 

@@ -69,6 +69,9 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
         return job.end(outcome);
     }
     let preparing = job.busy("prepares its run");
+    if options.flags.resume && !options.flags.dry_run {
+        snapshots::gather(&job)?;
+    }
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
     // A run that has finished ends without a session, which would ask again.
     let start = Start::new(resumed.as_ref(), None);

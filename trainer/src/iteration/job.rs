@@ -271,6 +271,13 @@ impl Job {
         Ok(made)
     }
 
+    /// Tells the other processes why this one cannot go on.
+    pub(crate) fn tell(&self, error: &Error) {
+        if let Some(communicator) = &self.communicator {
+            tell(communicator, error);
+        }
+    }
+
     /// The way to the other processes that train, until a session takes it.
     pub(crate) fn link(&self) -> Option<&Communicator> {
         self.communicator.as_ref()

@@ -17,6 +17,10 @@ impl Processes for RankGroup {
         self.communicator().rank().0
     }
 
+    fn machine_of(&self, process: usize) -> usize {
+        self.communicator().topology().node_of(Rank(process))
+    }
+
     fn holder_of(&self, table: usize) -> Option<usize> {
         self.groups()[table].holder(self.first().model())
     }
@@ -131,8 +135,8 @@ impl Processes for RankGroup {
         Ok(parts.map(|(start, &length)| said[start..][..length].to_vec()).collect())
     }
 
-    fn tell(&self, word: &mut [u8]) -> Result<(), Cause> {
-        Ok(self.communicator().broadcast(Rank(0), word)?)
+    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause> {
+        Ok(self.communicator().broadcast(Rank(from), word)?)
     }
 
     fn all_say(&self, own: bool) -> Result<bool, Cause> {

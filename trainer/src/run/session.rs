@@ -10,6 +10,7 @@ mod eval_processes;
 mod eval_ranks;
 mod evaluations;
 mod evaluator;
+mod machines;
 mod memory;
 mod passes;
 mod saves;
@@ -23,6 +24,7 @@ pub use eval_ranks::{EvalRanks, EvalRanksOptions};
 use evaluations::Evaluations;
 pub use evaluations::{Apart, Evaluated, Take, predict_all, predict_mean};
 pub use evaluator::{evaluate_for_training, wait_for_data};
+pub use machines::gather_snapshot;
 
 use crate::config::learning_rate::LearningRate;
 use crate::config::{CacheData, Config};

@@ -16,7 +16,7 @@ pub fn check_room(config: &Config, plan: &Plan) -> Result<()> {
     let there = folder.ancestors().find(|path| path.exists());
     let Some(disk) = there.and_then(|path| statvfs(path).ok()) else { return Ok(()) };
     // One that the run continues from is replaced by the next.
-    let taken = checkpoint::newest(&folder).ok().flatten().map_or(0, |found| found.bytes());
+    let taken = checkpoint::newest_part(&folder).ok().flatten().map_or(0, |found| found.bytes());
     let free = disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(taken);
     if plan.bytes.fits(free) {
         return Ok(());

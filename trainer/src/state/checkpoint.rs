@@ -17,6 +17,7 @@ mod files;
 mod layout;
 mod load;
 pub mod manifest;
+mod mirrored;
 mod read;
 mod remover;
 pub mod retention;
@@ -28,7 +29,7 @@ mod write;
 pub use difference::{Difference, first_difference};
 pub use directory::{
     CheckpointDirectory, Cleaned, DirectoryOptions, SaveReport, best, member_name, members, newest,
-    open, steps,
+    newest_part, open, steps,
 };
 pub use error::{Cause, CheckpointError, Result};
 pub use files::{FileWriter, Files, SystemFiles};
@@ -41,6 +42,7 @@ pub use manifest::{
     DataFingerprint, FORMAT_VERSION, FileEntry, LossScaleState, MANIFEST_FILE, Manifest,
     ModelFingerprint, OptimizerFingerprint, RandomState, SavedState, TableFingerprint, TrainedFile,
 };
+pub use mirrored::{Mirrored, Tell, save_mirrored, share_manifest};
 pub use read::{Checkpoint, step_name};
 pub use shard::{Content, DEFAULT_SHARD_BYTES, RowRange};
 pub use together::take_part_in_save;

@@ -62,7 +62,7 @@ pub fn weights_digest(source: &dyn CheckpointSource) -> Result<String, Checkpoin
     let mut text = digest.finish();
     if let Some(processes) = processes {
         let mut first = text.into_bytes();
-        processes.tell(&mut first).map_err(exchange_error("the digest of all rows"))?;
+        processes.tell(0, &mut first).map_err(exchange_error("the digest of all rows"))?;
         text = String::from_utf8(first)
             .map_err(|error| exchange_error("the digest of all rows")(error.into()))?;
     }
@@ -110,12 +110,12 @@ pub(crate) fn to_bytes(values: &[f32], bytes: &mut Vec<u8>) {
 }
 
 /// Builds a digest from rows in any order.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WeightsDigest {
     tensors: BTreeMap<String, TensorDigest>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct TensorDigest {
     shape: Vec<u64>,
     sum: u128,

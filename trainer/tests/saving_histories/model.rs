@@ -99,6 +99,10 @@ impl Processes for Shared<'_> {
         self.communicator.rank().0
     }
 
+    fn machine_of(&self, process: usize) -> usize {
+        self.communicator.topology().node_of(Rank(process))
+    }
+
     fn holder_of(&self, table: usize) -> Option<usize> {
         let tensor = TensorId { section: Section::Tables, index: table, state: None };
         (table > 0).then(|| self.holder(tensor, 0)).flatten()
@@ -189,8 +193,8 @@ impl Processes for Shared<'_> {
         Ok(if self.own() == 0 { said } else { Vec::new() })
     }
 
-    fn tell(&self, word: &mut [u8]) -> Result<(), Cause> {
-        Ok(self.communicator.broadcast(Rank(0), word)?)
+    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause> {
+        Ok(self.communicator.broadcast(Rank(from), word)?)
     }
 
     fn all_say(&self, own: bool) -> Result<bool, Cause> {

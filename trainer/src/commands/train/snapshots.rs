@@ -4,12 +4,23 @@ use super::Run;
 use crate::commands::train_arguments::TrainOptions;
 use crate::config::Config;
 use crate::error::Result;
+use crate::iteration::job::Job;
+use crate::report::output::say;
 use crate::report::{self, Reporter, bytes, count, duration};
-use crate::run::session::Session;
+use crate::run::session::{Session, gather_snapshot};
 use crate::state::checkpoint::Checkpoint;
 use crate::system::elastic;
 use serde_json::{Map, json};
 use std::time::{Duration, Instant};
+
+/// Where machines have a folder of snapshots each: gives all of them the newest that they have
+/// together.
+pub(super) fn gather(job: &Job) -> Result<()> {
+    let Some(ranks) = job.link() else { return Ok(()) };
+    let remarks = gather_snapshot(&job.config, ranks).inspect_err(|error| job.tell(error))?;
+    remarks.iter().for_each(|remark| say(format_args!("note: {remark}")));
+    Ok(())
+}
 
 /// Says where a resumed run continues.
 pub(super) fn resumed(config: &Config, session: &Session, from: Option<&Checkpoint>) -> String {

@@ -9,7 +9,7 @@ use crate::iteration::ranks::RankGroup;
 use crate::report::output::say;
 use crate::state::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Select,
-    SystemFiles, members, newest, steps,
+    SystemFiles, members, newest, newest_part, steps,
 };
 use headlong_comm::Communicator;
 use headlong_reader::IdMapper;
@@ -52,6 +52,7 @@ pub(super) fn open_snapshots_on(
         writers,
         keep_last: 1,
         keep_best: None,
+        has_parts: true,
         files,
         ..DirectoryOptions::default()
     };
@@ -192,7 +193,11 @@ pub fn find_checkpoint(
             let cleaned = directory.iter().flat_map(CheckpointDirectory::cleaned);
             cleaned.for_each(|left| say(format_args!("checkpoints: {left}")));
         }
-        let newest = newest(&folder).map_err(Error::failed("the run cannot be resumed"))?;
+        let newest = match flag {
+            "--checkpoint-dir" => newest(&folder),
+            _ => newest_part(&folder),
+        };
+        let newest = newest.map_err(Error::failed("the run cannot be resumed"))?;
         let step = |checkpoint: &Checkpoint| checkpoint.manifest().state.step;
         if flag == "--snapshot-dir" {
             newest.as_ref().map_or(Ok(()), |found| refuse_another_runs_snapshot(config, found))?;

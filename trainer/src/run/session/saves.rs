@@ -2,17 +2,19 @@
 //! from which a job continues that has lost a rank.
 //!
 //! A snapshot is a checkpoint of the same form. It costs no disk, so that more of them can be taken
-//! and less is trained again.
+//! and less is trained again. Where the ranks' machines have a folder each, its files lie on two
+//! machines each.
 
 use super::checkpoints::{blob, open_directory_on, open_snapshots_on};
+use super::machines::{have_a_folder_each, is_first_of_machine};
 use super::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB, Session};
 use crate::config::Config;
 use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::ranks::RankGroup;
 use crate::run::statistics::STATISTICS_BLOB;
 use crate::state::checkpoint::{
-    CheckpointDirectory, Cleaned, Files, RandomState, SaveReport, SavedState, Snapshot,
-    take_part_in_save,
+    CheckpointDirectory, Cleaned, Files, Mirrored, RandomState, SaveReport, SavedState, Snapshot,
+    save_mirrored, take_part_in_save,
 };
 use headlong_embedding::hybrid::statistics::Statistics;
 use std::path::PathBuf;
@@ -30,8 +32,10 @@ pub(super) struct Saves {
 struct Place {
     /// Each process of a job has one, or none has.
     folder: Option<PathBuf>,
-    /// Of the process that leads.
+    /// Of the process that leads; of the first of each machine, where these have a folder each.
     directory: Option<CheckpointDirectory>,
+    /// Whether these have.
+    is_mirrored: bool,
     /// What other ranks are told while it lasts.
     activity: &'static str,
     failure: &'static str,
@@ -46,15 +50,28 @@ impl Saves {
             directory = open_directory_on(Arc::clone(&files), config, writers)?;
             snapshots = open_snapshots_on(Arc::clone(&files), config, writers)?;
         }
+        let folder = config.snapshot_dir();
+        let is_mirrored = match (&folder, group.link()) {
+            (Some(folder), Some(ranks)) => have_a_folder_each(folder, &ranks)?,
+            _ => false,
+        };
+        if is_mirrored && group.link().is_some_and(|ranks| is_first_of_machine(&ranks)) {
+            snapshots = match snapshots {
+                None => open_snapshots_on(Arc::clone(&files), config, writers)?,
+                opened => opened,
+            };
+        }
         let checkpoints = Place {
             folder: config.checkpoint.dir.clone(),
             directory,
+            is_mirrored: false,
             activity: "saves a checkpoint",
             failure: "the checkpoint was not saved",
         };
         let snapshots = Place {
-            folder: config.snapshot_dir(),
+            folder,
             directory: snapshots,
+            is_mirrored,
             activity: "takes a snapshot",
             failure: "the snapshot was not taken",
         };
@@ -117,7 +134,21 @@ impl Session {
         let Some(folder) = &place.folder else { return Ok(None) };
         let busy = self.group.busy(place.activity);
         let report = match &place.directory {
-            Some(directory) => Some(self.save_as_leader(directory, place.failure, finished)?),
+            directory if place.is_mirrored => {
+                let own =
+                    Mirrored { files: &*self.saves.files, folder, directory: directory.as_ref() };
+                let save = |snapshot: Option<&Snapshot<'_>>| {
+                    save_mirrored(&own, &self.group, self.step, snapshot)
+                        .map_err(Error::failed(place.failure))
+                };
+                match self.group.leads() {
+                    true => self.with_snapshot(finished, |snapshot| save(Some(snapshot)))?,
+                    false => save(None)?,
+                }
+            }
+            Some(directory) => self.with_snapshot(finished, |snapshot| {
+                directory.save(snapshot).map(Some).map_err(Error::failed(place.failure))
+            })?,
             None => {
                 take_part_in_save(&*self.saves.files, folder, &self.group, self.step)
                     .map_err(Error::failed(place.failure))?;
@@ -133,12 +164,12 @@ impl Session {
         Ok(report)
     }
 
-    fn save_as_leader(
+    /// Hands `save` what the process that leads knows of a save.
+    fn with_snapshot<T>(
         &self,
-        directory: &CheckpointDirectory,
-        failure: &'static str,
         finished: Option<&str>,
-    ) -> Result<SaveReport> {
+        save: impl FnOnce(&Snapshot<'_>) -> Result<T>,
+    ) -> Result<T> {
         let ids = self.ids_now()?.state_bytes();
         let config = self.config.to_commented_toml();
         let statistics = self.data.statistics.as_ref().map(Statistics::to_bytes);
@@ -152,8 +183,7 @@ impl Session {
         if let Some(statistics) = &statistics {
             blobs.push(blob(STATISTICS_BLOB, statistics));
         }
-        let snapshot = Snapshot { source: &self.group, state: self.saved_state(finished)?, blobs };
-        directory.save(&snapshot).map_err(Error::failed(failure))
+        save(&Snapshot { source: &self.group, state: self.saved_state(finished)?, blobs })
     }
 
     fn saved_state(&self, finished: Option<&str>) -> Result<SavedState> {

@@ -45,13 +45,16 @@ pub struct DirectoryOptions {
     pub shard_bytes: u64,
     /// Threads that write files at the same time. One asks for rows in the order of the layout.
     pub writers: usize,
+    /// Whether files of its checkpoints may lie on other machines alone.
+    pub has_parts: bool,
     pub files: Arc<dyn Files>,
 }
 
 impl Default for DirectoryOptions {
     fn default() -> Self {
         let (shard_bytes, files) = (DEFAULT_SHARD_BYTES, Arc::new(SystemFiles));
-        Self { keep_last: 2, keep_best: Some(EvalMetric::Auc), shard_bytes, writers: 1, files }
+        let keep_best = Some(EvalMetric::Auc);
+        Self { keep_last: 2, keep_best, shard_bytes, writers: 1, has_parts: false, files }
     }
 }
 
@@ -108,6 +111,19 @@ pub struct SaveReport {
     pub warnings: Vec<String>,
 }
 
+/// A save that has its room.
+pub(super) struct Begun {
+    step: u64,
+    /// Where its files are written.
+    pub aside: PathBuf,
+    /// Where they go together.
+    path: PathBuf,
+    needed: u64,
+    free: Option<u64>,
+    removed: Vec<PathBuf>,
+    warnings: Vec<String>,
+}
+
 impl CheckpointDirectory {
     /// Opens the directory for writing, makes it if it is not there, and removes what a crash left
     /// behind.
@@ -155,7 +171,12 @@ impl CheckpointDirectory {
 
     /// The newest checkpoint, opened; `None` where there is none.
     pub fn newest(&self) -> Result<Option<Checkpoint>> {
-        newest(&self.path)
+        newest_by(&self.path, self.opener())
+    }
+
+    /// What opens a checkpoint of this directory.
+    fn opener(&self) -> Opener {
+        if self.options.has_parts { Checkpoint::open_part } else { Checkpoint::open }
     }
 
     /// Saves a checkpoint, and has the superfluous ones removed by a thread of its own. Returns
@@ -167,18 +188,36 @@ impl CheckpointDirectory {
     /// After every error, the newest checkpoint from before is as it was, and what was written
     /// aside is gone, or goes at the next start.
     pub fn save(&self, snapshot: &Snapshot<'_>) -> Result<SaveReport> {
-        if !self.lock.is_in_place() {
-            return Err(CheckpointError::Replaced { path: self.path.clone() });
-        }
-        let name = step_name(snapshot.state.step);
-        let aside = aside_of(&self.path, snapshot.state.step);
-        let path = self.path.join(&name);
         let mut plan = FilePlan::new(snapshot.source, self.options.shard_bytes)?;
         let blobs = snapshot.blobs.iter().map(|blob| blob.estimated_bytes);
         plan.bytes = blobs.fold(plan.bytes, u64::saturating_add);
+        let mut begun = self.begin(snapshot.state.step, plan.bytes)?;
+        let written = self.write_aside(&begun.aside, snapshot, &plan).and_then(|written| {
+            self.move_into_place(&begun)?;
+            Ok(written)
+        });
+        let written = written.map_err(|error| self.abandon(&begun, error))?;
+        let Written { bytes, weights_digest, alone } = written;
+        if alone && !self.has_said_alone.swap(true, Ordering::Relaxed) {
+            begun.warnings.push(format!(
+                "not every process can write to {}: rank 0 writes all of each checkpoint, and \
+                 --resume needs a copy of the newest one on every machine",
+                self.path.display()
+            ));
+        }
+        Ok(self.conclude(begun, bytes, weights_digest))
+    }
+
+    /// Finds room for a checkpoint of `needed` bytes, and a place aside where nothing lies.
+    pub(super) fn begin(&self, step: u64, needed: u64) -> Result<Begun> {
+        if !self.lock.is_in_place() {
+            return Err(CheckpointError::Replaced { path: self.path.clone() });
+        }
+        let aside = aside_of(&self.path, step);
+        let path = self.path.join(step_name(step));
         let mut warnings = self.remover.warnings();
         let mut removed = Vec::new();
-        let is_short = |free: Option<u64>| free.is_some_and(|free| free < plan.bytes);
+        let is_short = |free: Option<u64>| free.is_some_and(|free| free < needed);
         let mut free = self.free_bytes();
         if is_short(free) {
             warnings.extend(self.remover.wait());
@@ -193,36 +232,41 @@ impl CheckpointDirectory {
             warnings.extend(self.remover.wait());
             free = self.free_bytes();
         }
-        let (keep, needed) = (self.options.keep_last, plan.bytes);
-        let no_space = || CheckpointError::NoSpace { path: path.clone(), needed, free, keep };
+        let mut begun = Begun { step, aside, path, needed, free, removed, warnings };
         if is_short(free) {
-            return Err(no_space());
+            return Err(self.no_space(&begun));
         }
-        if aside.exists() {
+        if begun.aside.exists() {
             // It may be one that is being removed.
-            warnings.extend(self.remover.wait());
+            begun.warnings.extend(self.remover.wait());
         }
-        self.clear(&aside)?;
-        let written = self.write_aside(&aside, snapshot, &plan).and_then(|written| {
-            self.move_into_place(&aside, &path, &name)?;
-            Ok(written)
-        });
-        let written = written.map_err(|error| {
-            // Best effort: what cannot be removed now is removed at the next start.
-            let _ = self.options.files.remove_dir_all(&aside);
-            if error.is_disk_full() { no_space() } else { error }
-        })?;
-        let Written { bytes, weights_digest, alone } = written;
-        if alone && !self.has_said_alone.swap(true, Ordering::Relaxed) {
-            warnings.push(format!(
-                "not every process can write to {}: rank 0 writes all of each checkpoint, and \
-                 --resume needs a copy of the newest one on every machine",
-                self.path.display()
-            ));
-        }
-        let saved = Some(snapshot.state.step);
-        removed.extend(self.remove_superfluous(self.options.keep_last, saved, &mut warnings));
-        Ok(SaveReport { path, bytes, weights_digest, removed, warnings })
+        self.clear(&begun.aside)?;
+        Ok(begun)
+    }
+
+    fn no_space(&self, begun: &Begun) -> CheckpointError {
+        let Begun { path, needed, free, .. } = begun;
+        let (path, keep) = (path.clone(), self.options.keep_last);
+        CheckpointError::NoSpace { path, needed: *needed, free: *free, keep }
+    }
+
+    /// Removes what was written aside before it has failed.
+    pub(super) fn abandon(&self, begun: &Begun, error: CheckpointError) -> CheckpointError {
+        // Best effort: what cannot be removed now is removed at the next start.
+        let _ = self.options.files.remove_dir_all(&begun.aside);
+        if error.is_disk_full() { self.no_space(begun) } else { error }
+    }
+
+    /// Has the superfluous checkpoints removed, once this one has its place.
+    pub(super) fn conclude(&self, begun: Begun, bytes: u64, weights_digest: String) -> SaveReport {
+        let Begun { step, path, mut removed, mut warnings, .. } = begun;
+        let keep_last = self.options.keep_last;
+        removed.extend(self.remove_superfluous(keep_last, Some(step), &mut warnings));
+        SaveReport { path, bytes, weights_digest, removed, warnings }
+    }
+
+    pub(super) fn files(&self) -> &dyn Files {
+        &*self.options.files
     }
 
     fn free_bytes(&self) -> Option<u64> {
@@ -242,9 +286,9 @@ impl CheckpointDirectory {
 
     /// Gives the finished directory its name. Between the two renames of a replacement the former
     /// checkpoint has the name `.old-…`, from which the next start brings it back.
-    fn move_into_place(&self, aside: &Path, path: &Path, name: &str) -> Result<()> {
-        let files = &*self.options.files;
-        let former = self.path.join(format!("{FORMER}{name}"));
+    pub(super) fn move_into_place(&self, begun: &Begun) -> Result<()> {
+        let (files, Begun { step, aside, path, .. }) = (&*self.options.files, begun);
+        let former = self.path.join(format!("{FORMER}{}", step_name(*step)));
         let replaces = path.exists();
         if replaces {
             self.clear(&former)?;
@@ -298,7 +342,7 @@ impl CheckpointDirectory {
         let candidate = |(step, path): &(u64, PathBuf)| {
             let found = is_checkpoint_files(path)
                 .is_ok_and(|is| is)
-                .then(|| Checkpoint::open(path).ok())??;
+                .then(|| self.opener()(path).ok())??;
             Some(Candidate { step: *step, ..candidate_of(&found, self.options.keep_best) })
         };
         let candidates: Vec<Candidate> = steps.iter().filter_map(candidate).collect();
@@ -312,6 +356,11 @@ impl CheckpointDirectory {
             }
         }
         removed
+    }
+
+    /// Removes the checkpoint of a step.
+    pub fn remove_step(&self, step: u64) -> Result<()> {
+        self.remove(&self.path.join(step_name(step)), step)
     }
 
     /// Renames first, so that a checkpoint half removed never looks like one that is damaged.
@@ -376,10 +425,21 @@ fn is_checkpoint_files(directory: &Path) -> Result<bool> {
 /// The newest one is damaged: the error names the file. An older one is never taken silently in its
 /// place.
 pub fn newest(directory: &Path) -> Result<Option<Checkpoint>> {
+    newest_by(directory, Checkpoint::open)
+}
+
+/// The same, where files of it may lie on other machines alone.
+pub fn newest_part(directory: &Path) -> Result<Option<Checkpoint>> {
+    newest_by(directory, Checkpoint::open_part)
+}
+
+type Opener = fn(&Path) -> Result<Checkpoint>;
+
+fn newest_by(directory: &Path, open: Opener) -> Result<Option<Checkpoint>> {
     if !directory.exists() {
         return Ok(None);
     }
-    steps(directory)?.last().map(|(_, path)| Checkpoint::open(path)).transpose()
+    steps(directory)?.last().map(|(_, path)| open(path)).transpose()
 }
 
 /// Opens `path`, which is a checkpoint or a directory of checkpoints; of the latter, the newest.

@@ -129,6 +129,9 @@ pub trait Processes: Sync {
     /// Which of them this one is. Process 0 has the directory of checkpoints.
     fn own(&self) -> usize;
 
+    /// The machine of a process. Machines are numbered from 0, and each has a process.
+    fn machine_of(&self, process: usize) -> usize;
+
     /// The process that holds all rows of a table of the layout alone, where one does.
     fn holder_of(&self, table: usize) -> Option<usize>;
 
@@ -147,8 +150,8 @@ pub trait Processes: Sync {
     /// What each process says, by its number: process 0 hears it, the others nothing.
     fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause>;
 
-    /// `word` becomes that of process 0, which is as long.
-    fn tell(&self, word: &mut [u8]) -> Result<(), Cause>;
+    /// `word` becomes that of process `from`, which is as long.
+    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause>;
 
     /// Whether all processes say yes: the same answer for all.
     fn all_say(&self, own: bool) -> Result<bool, Cause>;

@@ -7,8 +7,8 @@ use super::layout::{CheckpointSink, Portion, Processes};
 use super::manifest::FileEntry;
 use super::read::{Checkpoint, TensorInput};
 use super::shard::{Content, Piece, pieces, portions};
-use super::tensor_file::give_to_least;
 use crate::state::digest::{CHUNK_BYTES, WeightsDigest, exchange_error};
+use zerocopy::IntoBytes as _;
 
 /// What [`Checkpoint::load`] hands to the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,16 +83,13 @@ fn load_together(
         Content::Dense | Content::Blob => false,
     };
     let files = checkpoint.manifest().files.iter().filter(|entry| entry.content != Content::Blob);
-    let (in_order, divided): (Vec<_>, Vec<_>) = files.partition(|entry| takes_in_order(entry));
+    let files: Vec<_> = files.collect();
+    let readers = readers(checkpoint, &files, of(sink))?;
+    let (in_order, divided): (Vec<_>, Vec<_>) =
+        files.into_iter().zip(readers).partition(|(entry, _)| takes_in_order(entry));
     let mut digest = WeightsDigest::default();
-    for entry in in_order {
-        let mut read = WeightsDigest::default();
-        checkpoint.stream_file(entry, &mut read, &mut |piece, portion, values| {
-            put(sink, select, piece, &portion, values)
-        })?;
-        if of(sink).own() == 0 {
-            digest.merge(read);
-        }
+    for (entry, reader) in in_order {
+        digest.merge(load_in_order(checkpoint, entry, reader, sink, select)?);
     }
     digest.merge(load_divided(checkpoint, &divided, sink, select)?);
     let digest = digest.of_all(of(sink))?;
@@ -106,24 +103,47 @@ fn of(sink: &dyn CheckpointSink) -> &dyn Processes {
     sink.processes().expect("rows that lie with several processes do so all the time")
 }
 
+/// One process reads the file, and all get all of its rows. The digest is that of the rows which
+/// this one has read.
+fn load_in_order(
+    checkpoint: &Checkpoint,
+    entry: &FileEntry,
+    reader: usize,
+    sink: &mut dyn CheckpointSink,
+    select: Select,
+) -> Result<WeightsDigest> {
+    let reads = of(sink).own() == reader;
+    let mut input = reads.then(|| TensorInput::open(checkpoint, entry)).transpose()?;
+    let mut values = Vec::new();
+    let pieces = pieces(&checkpoint.manifest().layout, &entry.content)?;
+    for (piece, portion) in portions(&pieces, CHUNK_BYTES) {
+        values.resize(portion.len(), 0.0);
+        if let Some(input) = &mut input {
+            input.read(piece, &portion, &mut values)?;
+        }
+        of(sink).tell(reader, values.as_mut_bytes()).map_err(exchange_error("the rows"))?;
+        put(sink, select, piece, &portion, &values)?;
+    }
+    input.map_or_else(|| Ok(WeightsDigest::default()), |input| input.finish(entry))
+}
+
 /// Each process reads some of the files; what it reads goes to those that hold it. The digest is
 /// that of the rows which this one has read.
 fn load_divided(
     checkpoint: &Checkpoint,
-    files: &[&FileEntry],
+    files: &[(&FileEntry, usize)],
     sink: &mut dyn CheckpointSink,
     select: Select,
 ) -> Result<WeightsDigest> {
     let (own, count) = (of(sink).own(), of(sink).count());
     let layout = &checkpoint.manifest().layout;
     let all_pieces: Vec<Vec<Piece>> =
-        files.iter().map(|entry| pieces(layout, &entry.content)).collect::<Result<_>>()?;
+        files.iter().map(|(entry, _)| pieces(layout, &entry.content)).collect::<Result<_>>()?;
     // What comes in a round is together as long as one portion of a process that loads alone.
     let portion_bytes = (CHUNK_BYTES / count as u64).max(SMALLEST_PORTION_BYTES);
-    let readers = &readers(files, count);
     let files_of = |process: usize| {
         let own = all_pieces.iter().enumerate();
-        let own = own.filter(move |(file, _)| readers[*file] == process);
+        let own = own.filter(move |(file, _)| files[*file].1 == process);
         own.flat_map(|(file, pieces)| {
             portions(pieces, portion_bytes).map(move |portion| (file, portion))
         })
@@ -138,11 +158,11 @@ fn load_divided(
         }
         if let Some((file, (piece, portion))) = next[own] {
             if let Some((done, read)) = input.take_if(|(open, _)| *open != file) {
-                digest.merge(read.finish(files[done])?);
+                digest.merge(read.finish(files[done].0)?);
             }
             let (_, input) = match &mut input {
                 Some(input) => input,
-                empty => empty.insert((file, TensorInput::open(checkpoint, files[file])?)),
+                empty => empty.insert((file, TensorInput::open(checkpoint, files[file].0)?)),
             };
             input.read(piece, &portion, &mut values)?;
         }
@@ -161,13 +181,34 @@ fn load_divided(
         }
     }
     if let Some((done, read)) = input {
-        digest.merge(read.finish(files[done])?);
+        digest.merge(read.finish(files[done].0)?);
     }
     Ok(digest)
 }
 
-/// Who reads which file.
-fn readers(files: &[&FileEntry], count: usize) -> Vec<usize> {
-    let mut loads = vec![0; count];
-    files.iter().map(|entry| give_to_least(&mut loads, entry.bytes)).collect()
+/// Who reads which file: of the processes that have it, the one that reads the least.
+fn readers(
+    checkpoint: &Checkpoint,
+    files: &[&FileEntry],
+    processes: &dyn Processes,
+) -> Result<Vec<usize>> {
+    let refused = || exchange_error("who has which file");
+    let own: Vec<u8> = files.iter().map(|entry| u8::from(checkpoint.has(entry))).collect();
+    let said = processes.gather(&own).map_err(refused())?;
+    let mut chosen = vec![0_u64; files.len()];
+    let mut loads = vec![0_u64; said.len()];
+    for (index, (entry, reader)) in files.iter().zip(&mut chosen).enumerate() {
+        if processes.own() != 0 {
+            break;
+        }
+        let has = |process: &usize| said[*process].get(index) == Some(&1);
+        let least = (0..said.len()).filter(has).min_by_key(|&process| loads[process]);
+        let Some(least) = least else {
+            return Err(CheckpointError::MissingFile { file: checkpoint.path().join(&entry.file) });
+        };
+        loads[least] += entry.bytes;
+        *reader = least as u64;
+    }
+    processes.tell(0, chosen.as_mut_bytes()).map_err(refused())?;
+    Ok(chosen.into_iter().map(|reader| (reader as usize).min(processes.count() - 1)).collect())
 }

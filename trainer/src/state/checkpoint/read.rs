@@ -11,6 +11,7 @@ use super::manifest::{
 use super::shard::{Content, Piece, header, pieces, portions};
 use crate::state::digest::{CHUNK_BYTES, WeightsDigest};
 use headlong_device::files::{open_regular, read_bounded};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -29,20 +30,48 @@ pub(super) type Visitor<'a> = dyn FnMut(&Piece, Portion, &[f32]) -> Result<()> +
 pub struct Checkpoint {
     path: PathBuf,
     manifest: Manifest,
+    /// Names of files that lie on other machines alone.
+    absent: HashSet<String>,
 }
 
 impl Checkpoint {
     /// Opens the checkpoint in the directory `path`. Reads the manifest and the sizes of the files,
     /// no tensor.
     pub fn open(path: &Path) -> Result<Self> {
+        let checkpoint = Self::open_part(path)?;
+        match checkpoint.absent.iter().min() {
+            Some(file) => Err(CheckpointError::MissingFile { file: path.join(file) }),
+            None => Ok(checkpoint),
+        }
+    }
+
+    /// The same, where files of tensors may lie on other machines alone.
+    pub fn open_part(path: &Path) -> Result<Self> {
         let file = path.join(MANIFEST_FILE);
         let manifest = Manifest::parse(&file, &read_manifest(path, &file)?)?;
-        let checkpoint = Self { path: path.to_owned(), manifest };
+        let mut checkpoint = Self { path: path.to_owned(), manifest, absent: HashSet::new() };
         checkpoint.check_name()?;
+        let mut absent = HashSet::new();
         for entry in &checkpoint.manifest.files {
-            checkpoint.open_file(entry)?;
+            match checkpoint.open_file(entry) {
+                Err(CheckpointError::MissingFile { .. }) if entry.content != Content::Blob => {
+                    absent.insert(entry.file.clone());
+                }
+                opened => drop(opened?),
+            }
         }
+        checkpoint.absent = absent;
         Ok(checkpoint)
+    }
+
+    /// Whether this machine has all files.
+    pub fn is_whole(&self) -> bool {
+        self.absent.is_empty()
+    }
+
+    /// Whether this machine has a file of the manifest.
+    pub fn has(&self, entry: &FileEntry) -> bool {
+        !self.absent.contains(&entry.file)
     }
 
     /// By its name a directory is found, kept and removed: one of another step must not bear it.
@@ -65,10 +94,11 @@ impl Checkpoint {
         &self.manifest
     }
 
-    /// Bytes of all files.
+    /// Bytes of all files that are here.
     pub fn bytes(&self) -> u64 {
         let manifest = self.manifest.to_bytes().len() as u64;
-        self.manifest.files.iter().map(|entry| entry.bytes).sum::<u64>() + manifest
+        let here = self.manifest.files.iter().filter(|entry| self.has(entry));
+        here.map(|entry| entry.bytes).sum::<u64>() + manifest
     }
 
     /// Refuses a checkpoint of another model, naming the first key that differs.

@@ -27,6 +27,12 @@ pub(super) struct TensorFile {
     pub writer: usize,
 }
 
+impl TensorFile {
+    pub fn bytes(&self) -> u64 {
+        file_bytes(&self.pieces).unwrap_or(u64::MAX)
+    }
+}
+
 /// Where several processes save, none gets a file that is smaller than this for want of rows.
 const SMALLEST_SHARE_BYTES: u64 = 1 << 20;
 
@@ -47,8 +53,9 @@ impl FilePlan {
         let mut files = Vec::new();
         for PlannedFile { name, content, holder } in plan_files(&layout, shard_bytes, &holder_of)? {
             let pieces = pieces(&layout, &content)?;
-            let bytes = file_bytes(&pieces).unwrap_or(u64::MAX);
-            files.push((TensorFile { name, content, pieces, writer: 0 }, bytes, holder));
+            let file = TensorFile { name, content, pieces, writer: 0 };
+            let bytes = file.bytes();
+            files.push((file, bytes, holder));
         }
         let mut bytes = files.iter().fold(0_u64, |sum, (_, bytes, _)| sum.saturating_add(*bytes));
         assign_writers(&mut files, count);
@@ -75,7 +82,7 @@ fn assign_writers(files: &mut [(TensorFile, u64, Option<usize>)], count: usize) 
 }
 
 /// The process that has the least to do, which takes so many bytes more.
-pub(super) fn give_to_least(loads: &mut [u64], bytes: u64) -> usize {
+fn give_to_least(loads: &mut [u64], bytes: u64) -> usize {
     let least = (0..loads.len()).min_by_key(|&process| loads[process]).unwrap_or(0);
     loads[least] = loads[least].saturating_add(bytes);
     least

@@ -13,7 +13,7 @@ use super::layout::{CheckpointSource, Processes};
 use super::manifest::FileEntry;
 use super::read::aside_of;
 use super::shard::{DEFAULT_SHARD_BYTES, portions};
-use super::tensor_file::{FilePlan, TensorOutput};
+use super::tensor_file::{FilePlan, TensorFile, TensorOutput};
 use crate::state::digest::{CHUNK_BYTES, WeightsDigest, exchange_error};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -21,12 +21,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 /// A file that a process has written, as process 0 hears of it.
-#[derive(Serialize, Deserialize)]
-struct Part {
+#[derive(PartialEq, Serialize, Deserialize)]
+pub(super) struct Part {
     /// Its place in the plan.
-    index: usize,
-    entry: FileEntry,
-    digest: WeightsDigest,
+    pub index: usize,
+    pub entry: FileEntry,
+    pub digest: WeightsDigest,
 }
 
 /// What a process does that is not process 0 while this one saves `source` as `step`: it writes the
@@ -65,12 +65,36 @@ pub(super) fn write_together(
     plan: &FilePlan,
     processes: &dyn Processes,
 ) -> Result<Together> {
-    let (own, count) = (processes.own(), processes.count());
     let shared = is_seen_by_all(aside, processes)?;
-    let writer_of = |index: usize| if shared { plan.files[index].writer } else { 0 };
+    let writes =
+        |process: usize, file: &TensorFile| process == if shared { file.writer } else { 0 };
+    let parts = write_parts(files, aside, plan, processes, &writes)?;
+    let all = gather_parts(&parts, processes)?;
+    for Part { entry, .. } in &all {
+        let file = aside.join(&entry.file);
+        let metadata = fs::metadata(&file).map_err(CheckpointError::io("read", &file))?;
+        let (expected, found) = (entry.bytes, metadata.len());
+        if expected != found {
+            return Err(CheckpointError::WrongSize { file, expected, found });
+        }
+    }
+    let entries = all.into_iter().map(|part| (part.entry, part.digest)).collect();
+    Ok(Together { entries, shared })
+}
+
+/// Goes through the plan in step with the other processes, and writes those of its files that this
+/// one `writes`; more than one may write the same.
+pub(super) fn write_parts(
+    files: &dyn Files,
+    aside: &Path,
+    plan: &FilePlan,
+    processes: &dyn Processes,
+    writes: &dyn Fn(usize, &TensorFile) -> bool,
+) -> Result<Vec<Part>> {
+    let (own, count) = (processes.own(), processes.count());
     let files_of = |process: usize| {
         let own = plan.files.iter().enumerate();
-        let own = own.filter(move |(index, _)| writer_of(*index) == process);
+        let own = own.filter(move |(_, file)| writes(process, file));
         own.flat_map(|(index, file)| {
             portions(&file.pieces, CHUNK_BYTES).map(move |portion| (index, portion))
         })
@@ -101,7 +125,7 @@ pub(super) fn write_together(
     if let Some((done, written)) = output {
         parts.push(finish(plan, done, written)?);
     }
-    Ok(Together { entries: all_entries(aside, &parts, processes)?, shared })
+    Ok(parts)
 }
 
 fn finish(plan: &FilePlan, index: usize, output: TensorOutput) -> Result<Part> {
@@ -118,19 +142,14 @@ fn is_seen_by_all(aside: &Path, processes: &dyn Processes) -> Result<bool> {
         zerocopy::transmute!(mark)
     };
     let mut first = mark();
-    processes.tell(&mut first).map_err(exchange_error("where its directory is"))?;
+    processes.tell(0, &mut first).map_err(exchange_error("where its directory is"))?;
     let can_write = rustix::fs::access(aside, rustix::fs::Access::WRITE_OK).is_ok();
     let sees = first != [0; 24] && first == mark() && can_write;
     processes.all_say(sees).map_err(exchange_error("whether it sees the directory"))
 }
 
-/// For process 0, what all have written, in the order of the plan, once the files are where it
-/// looks for them; none for the others.
-fn all_entries(
-    aside: &Path,
-    parts: &[Part],
-    processes: &dyn Processes,
-) -> Result<Vec<(FileEntry, WeightsDigest)>> {
+/// For process 0, what all have written, in the order of the plan; none for the others.
+pub(super) fn gather_parts(parts: &[Part], processes: &dyn Processes) -> Result<Vec<Part>> {
     let own = serde_json::to_vec(parts).expect("parts have text keys only");
     let said = processes.gather(&own).map_err(exchange_error("what it has written"))?;
     let mut all: Vec<Part> = Vec::new();
@@ -140,13 +159,5 @@ fn all_entries(
         all.extend(parts);
     }
     all.sort_by_key(|part| part.index);
-    for Part { entry, .. } in &all {
-        let file = aside.join(&entry.file);
-        let metadata = fs::metadata(&file).map_err(CheckpointError::io("read", &file))?;
-        let (expected, found) = (entry.bytes, metadata.len());
-        if expected != found {
-            return Err(CheckpointError::WrongSize { file, expected, found });
-        }
-    }
-    Ok(all.into_iter().map(|part| (part.entry, part.digest)).collect())
+    Ok(all)
 }
