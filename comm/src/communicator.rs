@@ -11,6 +11,7 @@ use crate::topology::{Rank, Topology};
 use crate::transport::local::LocalTransport;
 use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use crate::views::Views;
+use headlong_device::copy::copy;
 use headlong_device::cuda::CudaStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -196,7 +197,7 @@ impl Communicator {
         let (mut outgoing, mut incoming) = (call.lists().outgoing(), call.lists().incoming());
         for (&rank, bytes) in group.iter().zip(all.chunks_exact_mut(own.len())) {
             if rank == me {
-                bytes.copy_from_slice(own);
+                copy(own, bytes);
             } else {
                 outgoing.push(Outgoing { to: rank, bytes: own });
                 incoming.push(Incoming { from: rank, bytes });

@@ -32,6 +32,7 @@
 
 pub mod arena;
 pub mod bf16;
+pub mod copy;
 pub mod cuda;
 pub mod dtype;
 pub mod error;

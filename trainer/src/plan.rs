@@ -295,7 +295,7 @@ impl Plan {
             network: NetworkPlan::new(config, facts.nodes).filter(|_| on_device.is_none()),
             dense_optimizer: DenseOptimizerPlan::new(config, on_device.is_some()),
             eval_ranks: EvalRanksPlan::new(config, facts),
-            snapshots: SnapshotPlan::new(config, &tables, dense_parameters),
+            snapshots: SnapshotPlan::new(config, &tables, dense_parameters, facts.nodes),
             fits: false,
             ranks: config.run.ranks,
             ranks_here,

@@ -43,6 +43,8 @@ impl Cluster {
             let run = training_of(&self.place, "log.json", STEPS);
             let run = run.with(&["--resume", "--snapshot-every", "5"]);
             let run = run.path("--snapshot-dir", &machines[rank / per_machine]);
+            // Of no effect without a folder for checkpoints.
+            let run = run.with(&["--set", "checkpoint.save_every=5"]);
             let run = run.with(&["--set", &format!("comm.ranks_per_node={per_machine}")]);
             let mut command = run.command();
             command.env("HEADLONG_RANK", rank.to_string());

@@ -9,6 +9,7 @@ use crate::plan::{Message, Place, Plan, flat, hierarchical};
 use crate::scratch::{Carver, Scratch};
 use crate::transport::{Incoming, Outgoing};
 use half::{bf16, f16};
+use headlong_device::copy::copy;
 use zerocopy::IntoBytes;
 
 impl Communicator {
@@ -224,7 +225,7 @@ impl Call<'_> {
 
     fn carry_out(&mut self, plan: &Plan, send: &[u8], recv: &mut [u8], size: usize) -> Result<()> {
         let (from, into, len) = plan.own;
-        recv[into * size..][..len * size].copy_from_slice(&send[from * size..][..len * size]);
+        copy(&send[from * size..][..len * size], &mut recv[into * size..][..len * size]);
         let mut staged = std::mem::take(&mut self.memory().staged);
         let mut packed = std::mem::take(&mut self.memory().packed);
         let mut landed = std::mem::take(&mut self.memory().landed);
@@ -302,7 +303,7 @@ fn pack<'a, 'b>(
     let mut at = 0;
     for piece in several().flatten() {
         let bytes = &source(piece.place)[piece.at * size..][..piece.len * size];
-        packed[at..][..bytes.len()].copy_from_slice(bytes);
+        copy(bytes, &mut packed[at..][..bytes.len()]);
         at += bytes.len();
     }
     packed
@@ -314,7 +315,7 @@ fn scatter(plan: &Plan, messages: &[Message], size: usize, landed: &[u8], into: 
     let mut at = 0;
     for piece in several.flatten() {
         let len = piece.len * size;
-        into[piece.at * size..][..len].copy_from_slice(&landed[at..][..len]);
+        copy(&landed[at..][..len], &mut into[piece.at * size..][..len]);
         at += len;
     }
 }

@@ -8,6 +8,7 @@ use crate::operation::Algorithm;
 use crate::scratch::Carver;
 use crate::topology::{Rank, Topology};
 use crate::transport::{Incoming, Outgoing};
+use headlong_device::copy::copy;
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
@@ -101,7 +102,7 @@ impl Group {
     ) -> Result<()> {
         let mut memory = std::mem::take(&mut call.memory().own);
         let own: &mut [T] = memory.elements(data.len());
-        own.copy_from_slice(data);
+        copy(data, own);
         let bytes = own.as_bytes();
         let mut outgoing = call.lists().outgoing();
         outgoing.extend(self.peers().map(|(_, to)| Outgoing { to, bytes }));

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::operation::{Algorithm, Collective};
 use crate::topology::Rank;
 use crate::transport::{Incoming, Outgoing};
+use headlong_device::copy::copy;
 use zerocopy::IntoBytes;
 
 impl Communicator {
@@ -36,7 +37,7 @@ impl Communicator {
             return Ok(());
         }
         let part = |Rank(rank)| rank * len..(rank + 1) * len;
-        all[part(me)].copy_from_slice(mine);
+        copy(mine, &mut all[part(me)]);
         match levels {
             Levels::One(group) => {
                 group.share_parts(&mut call, all, &|place| part(group.rank(place)))
@@ -65,7 +66,7 @@ impl Communicator {
         let part = |rank: usize| &data[rank * len..][..len];
         let mut outgoing = call.lists().outgoing();
         outgoing.extend(call.peers().map(|to| Outgoing { to, bytes: part(to.0).as_bytes() }));
-        mine.copy_from_slice(part(me.0));
+        copy(part(me.0), mine);
         let length = size_of_val(mine);
         call.exchange_reading(outgoing, length, &mut |parts| T::add_in_tree(mine, me.0, parts))
     }
@@ -85,7 +86,7 @@ impl Communicator {
         let mut call = self.call(Collective::SendReceive, T::CODE, Algorithm::Direct, 0);
         match (send, recv) {
             (Some((to, send)), Some((from, recv))) if to == me && from == me => {
-                recv.copy_from_slice(send);
+                copy(send, recv);
                 Ok(())
             }
             (send, recv) => {

@@ -19,6 +19,7 @@ use super::{Expected, Incoming, Outgoing, StepId, Transport};
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
 use crate::views::Views;
+use headlong_device::copy::copy;
 use link::{Header, SlotRef};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -183,7 +184,7 @@ impl Transport for LocalTransport {
                 let same = self.compare(id, bytes.len(), *from, &header);
                 if same.is_ok() {
                     // SAFETY: taken above, released below.
-                    bytes.copy_from_slice(unsafe { slot.bytes(&header) });
+                    copy(unsafe { slot.bytes(&header) }, bytes);
                 }
                 self.release(slot, *from);
                 received[from.0] = received[from.0].wrapping_add(1);

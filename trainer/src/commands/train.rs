@@ -69,9 +69,7 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
         return job.end(outcome);
     }
     let preparing = job.busy("prepares its run");
-    if options.flags.resume && !options.flags.dry_run {
-        snapshots::gather(&job)?;
-    }
+    snapshots::gather(&job, options)?;
     let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
     // A run that has finished ends without a session, which would ask again.
     let start = Start::new(resumed.as_ref(), None);
@@ -448,7 +446,8 @@ impl Run<'_> {
         let memory = self.session.memory();
         let is_best = memory.best.is_some_and(|best| best.step == step);
         let is_due = settings.save_every > 0 && step.is_multiple_of(settings.save_every);
-        !self.session.has_ended() && (is_due || is_best && self.config.saves_best())
+        let has_folder = settings.dir.is_some() && !self.session.has_ended();
+        has_folder && (is_due || is_best && self.config.saves_best())
     }
 
     fn at(&self) -> At {

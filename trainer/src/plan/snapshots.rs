@@ -1,4 +1,4 @@
-//! What snapshots take: memory of the machine, besides that of its ranks.
+//! What snapshots take: memory of each machine, besides that of its ranks.
 
 use super::{Count, TablePlan};
 use crate::config::Config;
@@ -15,7 +15,8 @@ pub struct SnapshotPlan {
     pub every: u64,
     /// Bytes of all weights and states, as a checkpoint holds them.
     pub bytes_of_one: Count,
-    /// Bytes of memory for as many as there are at a time.
+    /// Bytes of a machine's memory for as many as there are at a time. On several machines, each
+    /// has its part and that of the one before.
     pub bytes: Count,
 }
 
@@ -24,6 +25,7 @@ impl SnapshotPlan {
         config: &Config,
         tables: &[TablePlan],
         dense_parameters: Count,
+        machines: usize,
     ) -> Option<Self> {
         config.snapshot_dir()?;
         let of_table =
@@ -32,13 +34,17 @@ impl SnapshotPlan {
         let dense = dense_parameters * 4_u64 * (1 + states);
         let bytes_of_one = tables.iter().map(of_table).sum::<Count>() + dense;
         let every = config.checkpoint.snapshot_every;
-        Some(Self { every, bytes_of_one, bytes: bytes_of_one * COPIES })
+        let of_machine = match machines {
+            0..=2 => bytes_of_one,
+            more => Count::from(bytes_of_one.get().div_ceil(more as u64)) * 2_u64,
+        };
+        Some(Self { every, bytes_of_one, bytes: of_machine * COPIES })
     }
 
     pub(super) fn to_text(self) -> String {
         let Self { every, bytes_of_one, bytes: all } = self;
         format!(
-            "snapshots: {} each, one every {} steps; {} of this machine's memory, besides",
+            "snapshots: {} each, one every {} steps; {} of each machine's memory, besides",
             bytes(bytes_of_one.get()),
             count(every),
             bytes(all.get())

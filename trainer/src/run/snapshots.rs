@@ -22,8 +22,8 @@ pub fn check_room(config: &Config, plan: &Plan) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{} has {} free, and snapshots need {}, two of all weights and states: make it larger \
-         (mount -o remount,size=..., docker run --shm-size=...), or name another folder in memory",
+        "{} has {} free, and snapshots need {} on this machine: make it larger (mount -o \
+         remount,size=..., docker run --shm-size=...), or name another folder in memory",
         folder.display(),
         bytes(free),
         bytes(plan.bytes.get())

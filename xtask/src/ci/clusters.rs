@@ -113,6 +113,7 @@ mod tests {
         let page = fs::read_to_string(crate::workspace_root().join("docs/multi-node.md")).unwrap();
         for line in [
             "torchrun --nnodes 2 --node_rank 0 ",
+            "torchrun --nnodes 1:2 ",
             "# two machines",
             "mpirun -n 8 --host node-a:4,node-b:4 ",
             "# several machines",

@@ -19,6 +19,7 @@
 use super::sync::{AtomicU32, Ordering, Plain, yield_now};
 use crate::topology::Rank;
 use crate::transport::StepId;
+use headlong_device::copy::copy_raw;
 use std::cell::UnsafeCell;
 
 /// The sender may write the slot.
@@ -125,7 +126,7 @@ impl<'a> SlotRef<'a> {
             let room = UnsafeCell::raw_get(self.eager.as_ptr()).cast::<u8>();
             // SAFETY: the room is as long as was just asked and, while the slot is empty, the
             // sender's alone.
-            unsafe { std::ptr::copy_nonoverlapping(pointer, room, bytes.len()) };
+            unsafe { copy_raw(pointer, room, bytes.len()) };
             pointer = room;
         }
         // SAFETY: while the slot is empty its header is the sender's alone.

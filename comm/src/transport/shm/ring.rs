@@ -8,6 +8,7 @@ use super::layout::{CHUNK, LINE};
 use super::segment::{Mirror, Shared, order};
 use crate::transport::head::{HEAD_BYTES, Head, MAGIC};
 use crate::transport::paths::{PathError, Progress};
+use headlong_device::copy::copy;
 use std::sync::atomic::Ordering;
 
 fn filled(length: usize) -> usize {
@@ -140,7 +141,7 @@ impl End {
             let payload = &mut bytes[start..];
             let length = payload.len().min(taken);
             // SAFETY: these bytes have come, and are given back below.
-            payload[..length].copy_from_slice(unsafe { self.ring.bytes(self.own, length) });
+            copy(unsafe { self.ring.bytes(self.own, length) }, &mut payload[..length]);
             *at += taken;
             self.own += taken as u64;
         } else if left > 0 {

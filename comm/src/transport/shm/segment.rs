@@ -2,6 +2,7 @@
 
 use super::layout::{COUNTERS, Layout};
 use crate::system;
+use headlong_device::copy::copy_raw;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -226,7 +227,7 @@ impl Mirror {
         let place = self.place(at, bytes.len());
         // SAFETY: inside the mapping; the reader does not look at it before the counter tells it
         // to.
-        unsafe { place.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        unsafe { copy_raw(bytes.as_ptr(), place.as_ptr().cast(), bytes.len()) };
     }
 
     /// The bytes from byte `at` on.

@@ -13,10 +13,11 @@ use crate::system::elastic;
 use serde_json::{Map, json};
 use std::time::{Duration, Instant};
 
-/// Where machines have a folder of snapshots each: gives all of them the newest that they have
-/// together.
-pub(super) fn gather(job: &Job) -> Result<()> {
-    let Some(ranks) = job.link() else { return Ok(()) };
+/// Where a run resumes on machines that have a folder of snapshots each: gives all of them the
+/// newest that they have together.
+pub(super) fn gather(job: &Job, options: &TrainOptions) -> Result<()> {
+    let is_asked = options.flags.resume && !options.flags.dry_run;
+    let Some(ranks) = job.link().filter(|_| is_asked) else { return Ok(()) };
     let remarks = gather_snapshot(&job.config, ranks).inspect_err(|error| job.tell(error))?;
     remarks.iter().for_each(|remark| say(format_args!("note: {remark}")));
     Ok(())

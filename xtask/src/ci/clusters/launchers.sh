@@ -17,6 +17,19 @@ with_torchrun() {
     on_both "$lines" "${lines/--node_rank 0/--node_rank 1}"
 }
 
+# The second machine is lost when it has trained for some steps.
+with_a_lost_machine() {
+    export PET_REDIRECTS=1 PET_TEE=1
+    local lines
+    lines=$(page_block '### torchrun' 'torchrun --nnodes 1:2' | sed '0,/^# two machines/d')
+    lines=${lines/--resume/--resume --snapshot-every 5}
+    on node-b bash -ec "$lines" >"$out/node-b.log" 2>&1 &
+    (wait_for 'a snapshot' 60 on node-b test -d /dev/shm/headlong/step-000000010; lose node-b) &
+    on node-a bash -ec "$lines"
+    # Of which check has the path.
+    grep -q "from a snapshot" "$log"
+}
+
 # mpirun reaches the other machine by what stands in for ssh; as root it wants to be asked twice.
 with_mpirun() {
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -34,6 +47,7 @@ by_hand() {
 
 launchers() {
     check torchrun with_torchrun
+    check 'a lost machine' with_a_lost_machine
     check mpirun with_mpirun
     check 'by hand' by_hand
 }

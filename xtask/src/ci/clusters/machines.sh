@@ -38,8 +38,21 @@ hold() {
     mount --bind "$state/hosts" /etc/hosts
     mount --bind "$state/$1.boot" /proc/sys/kernel/random/boot_id
     mount -t tmpfs munge /run/munge
+    mount -t tmpfs shm /dev/shm
     echo $$ >"$state/$1.pid"
     exec sleep infinity
+}
+
+# lose NODE: as if its power were cut. Its processes are gone, and what it had in memory.
+lose() {
+    local holder network process
+    holder=$(cat "$state/$1.pid")
+    network=$(readlink "/proc/$holder/ns/net")
+    for process in /proc/[0-9]*; do
+        [ "$(readlink "$process/ns/net")" = "$network" ] || continue
+        [ "${process#/proc/}" = "$holder" ] || kill -KILL "${process#/proc/}" || true
+    done
+    on "$1" find /dev/shm -mindepth 1 -delete
 }
 
 machines() {

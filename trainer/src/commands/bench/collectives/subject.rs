@@ -3,6 +3,7 @@
 use super::known::Known;
 use super::operation::{Case, Operation, Place};
 use headlong_comm::{Communicator, Result};
+use headlong_device::copy::copy;
 
 pub trait Subject {
     /// Writes known numbers into everything that is sent.
@@ -61,14 +62,14 @@ impl<'c, T: Known> HostBuffers<'c, T> {
         let Self { communicator, case, send, recv, send_counts, recv_counts, .. } = self;
         match case.operation {
             Operation::AllReduce => {
-                recv.copy_from_slice(send);
+                copy(send, recv);
                 communicator.all_reduce(recv)
             }
             Operation::ReduceScatter => communicator.reduce_scatter(send, recv),
             Operation::AllGather => communicator.all_gather(send, recv),
             Operation::Broadcast => {
                 if case.me == case.root.0 {
-                    recv.copy_from_slice(send);
+                    copy(send, recv);
                 }
                 communicator.broadcast(case.root, recv)
             }
@@ -92,23 +93,23 @@ impl<'c, T: Known> HostBuffers<'c, T> {
             Operation::Broadcast => communicator.broadcast(case.root, data),
             Operation::ReduceScatter => {
                 communicator.reduce_scatter(data, recv)?;
-                data[own].copy_from_slice(recv);
+                copy(recv, &mut data[own]);
                 Ok(())
             }
             Operation::AllGather => {
-                send.copy_from_slice(&data[own]);
+                copy(&data[own], send);
                 communicator.all_gather(send, data)
             }
             Operation::AllToAll => {
-                send.copy_from_slice(data);
+                copy(data, send);
                 communicator.all_to_all(send, data)
             }
             Operation::AllToAllV => {
-                send.copy_from_slice(data);
+                copy(data, send);
                 communicator.all_to_all_v(send, send_counts, data, recv_counts)
             }
             Operation::SendReceive => {
-                send.copy_from_slice(data);
+                copy(data, send);
                 let (next, previous) = case.neighbours();
                 communicator.send_receive(Some((next, &send[..])), Some((previous, &mut data[..])))
             }
