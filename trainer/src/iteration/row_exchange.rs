@@ -1,26 +1,76 @@
 //! Rows on their way between the ranks that hold them and the processes that save or load them.
 
 use crate::iteration::ranks::RankGroup;
-use crate::state::checkpoint::{Cause, Portion, Processes, Section};
+use crate::state::checkpoint::{Cause, Peers, Portion, Processes, Section};
 use headlong_comm::{Communicator, Rank};
 use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// A process has one rank where ranks live in several: their numbers are the same.
-impl Processes for RankGroup {
+impl Peers for Communicator {
     fn count(&self) -> usize {
-        self.communicator().num_ranks()
+        self.num_ranks()
     }
 
     fn own(&self) -> usize {
-        self.communicator().rank().0
+        self.rank().0
     }
 
     fn machine_of(&self, process: usize) -> usize {
-        self.communicator().topology().node_of(Rank(process))
+        self.topology().node_of(Rank(process))
     }
 
+    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {
+        let leads = self.rank().0 == 0;
+        let mut lengths = vec![0_u64; self.num_ranks()];
+        self.all_gather(&[own.len() as u64], &mut lengths)?;
+        let mut leaving = vec![0; lengths.len()];
+        leaving[0] = own.len();
+        let length = |&length: &u64| if leads { length as usize } else { 0 };
+        let coming: Vec<usize> = lengths.iter().map(length).collect();
+        let mut said = vec![0; coming.iter().sum()];
+        self.all_to_all_v(own, &leaving, &mut said, &coming)?;
+        let parts = starts(&coming).into_iter().zip(&coming).filter(|_| leads);
+        Ok(parts.map(|(start, &length)| said[start..][..length].to_vec()).collect())
+    }
+
+    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause> {
+        Ok(self.broadcast(Rank(from), word)?)
+    }
+
+    fn all_say(&self, own: bool) -> Result<bool, Cause> {
+        Ok(self.all_say(own)?)
+    }
+}
+
+impl Peers for RankGroup {
+    fn count(&self) -> usize {
+        self.communicator().count()
+    }
+
+    fn own(&self) -> usize {
+        self.communicator().own()
+    }
+
+    fn machine_of(&self, process: usize) -> usize {
+        self.communicator().machine_of(process)
+    }
+
+    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {
+        self.communicator().gather(own)
+    }
+
+    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause> {
+        self.communicator().tell(from, word)
+    }
+
+    fn all_say(&self, own: bool) -> Result<bool, Cause> {
+        Peers::all_say(&*self.communicator(), own)
+    }
+}
+
+impl Processes for RankGroup {
     fn holder_of(&self, table: usize) -> Option<usize> {
         self.groups()[table].holder(self.first().model())
     }
@@ -118,29 +168,6 @@ impl Processes for RankGroup {
             begin += portion.len();
         }
         Ok(all)
-    }
-
-    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {
-        let communicator = self.communicator();
-        let leads = communicator.rank().0 == 0;
-        let mut lengths = vec![0_u64; communicator.num_ranks()];
-        communicator.all_gather(&[own.len() as u64], &mut lengths)?;
-        let mut leaving = vec![0; lengths.len()];
-        leaving[0] = own.len();
-        let length = |&length: &u64| if leads { length as usize } else { 0 };
-        let coming: Vec<usize> = lengths.iter().map(length).collect();
-        let mut said = vec![0; coming.iter().sum()];
-        communicator.all_to_all_v(own, &leaving, &mut said, &coming)?;
-        let parts = starts(&coming).into_iter().zip(&coming).filter(|_| leads);
-        Ok(parts.map(|(start, &length)| said[start..][..length].to_vec()).collect())
-    }
-
-    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause> {
-        Ok(self.communicator().broadcast(Rank(from), word)?)
-    }
-
-    fn all_say(&self, own: bool) -> Result<bool, Cause> {
-        Ok(self.communicator().all_say(own)?)
     }
 }
 

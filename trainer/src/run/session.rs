@@ -10,21 +10,21 @@ mod eval_processes;
 mod eval_ranks;
 mod evaluations;
 mod evaluator;
-mod machines;
 mod memory;
 mod passes;
 mod saves;
 mod slices;
 
 pub(crate) use checkpoints::{agree_on_start, refuse_later_checkpoints};
-pub use checkpoints::{config_of, find_checkpoint, load, open_directory, restore_ids};
+pub use checkpoints::{
+    config_of, find_checkpoint, gather_snapshot, load, open_directory, restore_ids,
+};
 pub use eval_processes::EvalProcesses;
 pub(crate) use eval_processes::dismiss;
 pub use eval_ranks::{EvalRanks, EvalRanksOptions};
 use evaluations::Evaluations;
 pub use evaluations::{Apart, Evaluated, Take, predict_all, predict_mean};
 pub use evaluator::{evaluate_for_training, wait_for_data};
-pub use machines::gather_snapshot;
 
 use crate::config::learning_rate::LearningRate;
 use crate::config::{CacheData, Config};

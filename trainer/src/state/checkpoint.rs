@@ -16,6 +16,7 @@ mod error;
 mod files;
 mod layout;
 mod load;
+mod machines;
 pub mod manifest;
 mod mirrored;
 mod read;
@@ -34,15 +35,16 @@ pub use directory::{
 pub use error::{Cause, CheckpointError, Result};
 pub use files::{FileWriter, Files, SystemFiles};
 pub use layout::{
-    CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, Portion, Processes,
+    CheckpointSink, CheckpointSource, DenseLayout, DenseState, Layout, Peers, Portion, Processes,
     RowState, Section, TableLayout, Tensor, TensorId,
 };
 pub use load::Select;
+pub use machines::{gather_mirrored, have_a_folder_each, is_first_of_machine};
 pub use manifest::{
     DataFingerprint, FORMAT_VERSION, FileEntry, LossScaleState, MANIFEST_FILE, Manifest,
     ModelFingerprint, OptimizerFingerprint, RandomState, SavedState, TableFingerprint, TrainedFile,
 };
-pub use mirrored::{Mirrored, Tell, save_mirrored, share_manifest};
+pub use mirrored::{Mirrored, save_mirrored};
 pub use read::{Checkpoint, step_name};
 pub use shard::{Content, DEFAULT_SHARD_BYTES, RowRange};
 pub use together::take_part_in_save;

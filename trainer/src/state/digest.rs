@@ -11,9 +11,7 @@
 //! digest  = XXH3-128(tensors in the order of their names)
 //! ```
 
-use crate::state::checkpoint::{
-    Cause, CheckpointError, CheckpointSource, Portion, Processes, Tensor,
-};
+use crate::state::checkpoint::{Cause, CheckpointError, CheckpointSource, Peers, Portion, Tensor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128;
@@ -150,7 +148,7 @@ impl WeightsDigest {
     }
 
     /// For process 0, the rows that all have seen, each some.
-    pub fn of_all(self, processes: &dyn Processes) -> Result<Self, CheckpointError> {
+    pub fn of_all(self, processes: &dyn Peers) -> Result<Self, CheckpointError> {
         let what = "the digest of its rows";
         let own = serde_json::to_vec(&self).expect("a digest has text keys only");
         let said = processes.gather(&own).map_err(exchange_error(what))?;

@@ -1,12 +1,14 @@
 //! One attempt of a job: its processes, their disks, and the judge of how it has ended.
 
-use super::model::Shared;
+use super::machines::{Machines, assembled};
+use super::model::{Shared, Together};
 use super::{Disk, STEPS};
 use crate::checkpoint_support::faulty::{Fault as DiskFault, FaultyFiles};
 use crate::checkpoint_support::{Toy, options, snapshot};
 use headlong::state::checkpoint::{
     CheckpointDirectory, CheckpointError, DEFAULT_SHARD_BYTES, DirectoryOptions, FileWriter, Files,
-    Select, newest, take_part_in_save,
+    Mirrored, Select, Snapshot, gather_mirrored, newest, newest_part, save_mirrored,
+    take_part_in_save,
 };
 use headlong_comm_simulated::launcher_env::{Launch, Launcher, SecretSource};
 use headlong_comm_simulated::rendezvous::{Deadlines, JoinOptions, join};
@@ -44,6 +46,8 @@ pub fn folder_in_memory() -> TempDir {
 pub struct Attempt {
     pub options: Options,
     pub disks: Vec<Disk>,
+    /// Where each machine has a folder of its own: which.
+    pub machines: Option<Machines>,
 }
 
 /// How an attempt has ended.
@@ -51,7 +55,6 @@ pub struct Attempt {
 pub struct Ended {
     pub report: Report,
     finishes: Vec<Finish<Result<(), Failure>>>,
-    /// The last step of which process 0 knows that it is saved.
     saved: u64,
 }
 
@@ -82,8 +85,13 @@ impl Attempt {
         let mut bodies = Vec::new();
         for (rank, disk) in disks.iter().enumerate() {
             let (disk, saved) = (disk.clone(), Arc::clone(&saved));
-            let (folder, num_ranks) = (folder.to_owned(), self.disks.len());
-            let work = Box::new(move || Process { rank, num_ranks, folder, disk, saved }.live());
+            let (mut folder, num_ranks) = (folder.to_owned(), self.disks.len());
+            let machines = self.machines.clone();
+            if let Some(machines) = &machines {
+                folder = machines.folder(&folder, machines.of(rank));
+            }
+            let process = Process { rank, num_ranks, folder, machines, disk, saved };
+            let work = Box::new(move || process.live());
             bodies.push(Body { rank: Some(rank), name: "main", work: work as Box<_> });
         }
         let (finishes, report) = run(self.options.clone(), bodies);
@@ -103,15 +111,25 @@ impl Attempt {
 }
 
 impl Ended {
+    /// The last step of which process 0 knows that it is saved.
+    pub fn saved(&self) -> u64 {
+        self.saved
+    }
+
     pub fn has_failed(&self) -> bool {
         self.finishes.iter().any(|finish| *finish != Finish::Done(Ok(())))
     }
 
-    /// The step of the checkpoint that is kept.
+    /// The step of the checkpoint that is kept: at least this one.
     ///
     /// # Errors
     /// What is wrong with how the attempt has ended.
-    pub fn judge(&self, folder: &Path, kept: u64, is_calm: bool) -> Result<u64, String> {
+    pub fn judge(
+        &self,
+        folder: &Path,
+        machines: Option<&Machines>,
+        (least, is_calm): (u64, bool),
+    ) -> Result<u64, String> {
         if let Some(finding) = &self.report.finding {
             return Err(finding.clone());
         }
@@ -126,8 +144,10 @@ impl Ended {
                 _ => {}
             }
         }
-        let found = newest(folder).map_err(|error| format!("the newest one: {error}"))?;
-        let found = match found {
+        let whole = machines.map(|machines| assembled(folder, machines)).transpose();
+        let whole = whole.map_err(|error| format!("what the machines have: {error}"))?;
+        let found = newest(whole.as_ref().map_or(folder, TempDir::path));
+        let found = match found.map_err(|error| format!("the newest one: {error}"))? {
             Some(checkpoint) => {
                 checkpoint.verify().map_err(|error| format!("the newest one: {error}"))?;
                 let mut toy = Toy::blank();
@@ -141,9 +161,7 @@ impl Ended {
             None => 0,
         };
         match found {
-            _ if found < self.saved.max(kept) => {
-                Err(format!("step {} was saved, {found} is there", self.saved.max(kept)))
-            }
+            _ if found < least => Err(format!("step {least} was saved, {found} is there")),
             _ if found > self.saved + 1 => Err(format!("step {found} came out of nothing")),
             _ if is_calm && found != STEPS => Err(format!("it ends at step {found}")),
             _ => Ok(found),
@@ -156,6 +174,7 @@ struct Process {
     rank: usize,
     num_ranks: usize,
     folder: PathBuf,
+    machines: Option<Machines>,
     disk: SlowFiles,
     saved: Arc<AtomicU64>,
 }
@@ -176,7 +195,7 @@ impl Process {
         };
         let options = JoinOptions {
             deadlines: DEADLINES,
-            ranks_per_node: 1,
+            ranks_per_node: self.machines.as_ref().map_or(1, |machines| machines.ranks_of_one),
             ..JoinOptions::new(launch, [7; 32])
         };
         let communicator = Communicator::new(join(&options)?, CommOptions::default());
@@ -194,32 +213,45 @@ impl Process {
 
     fn train(&self, communicator: &Communicator) -> Result<(), Failure> {
         let files = Arc::new(self.disk.clone());
-        let options = DirectoryOptions { files, ..options(DEFAULT_SHARD_BYTES, 1) };
+        let has_parts = self.machines.is_some();
+        let options = DirectoryOptions { files, has_parts, ..options(DEFAULT_SHARD_BYTES, 1) };
         let mut directory = None;
-        if self.rank == 0 {
+        let ranks_of_one = self.machines.as_ref().map_or(self.num_ranks, |it| it.ranks_of_one);
+        if self.rank.is_multiple_of(ranks_of_one) {
             let opened = CheckpointDirectory::open(&self.folder, options);
             directory = Some(opened.map_err(|error| self.failed(error))?);
         }
         communicator.barrier()?;
+        if has_parts {
+            let gathered = gather_mirrored(directory.as_ref(), &Together(communicator));
+            gathered.map_err(|error| self.failed(error))?;
+            directory.iter().for_each(|directory| drop(directory.finish()));
+            communicator.barrier()?;
+        }
         let mut step = self.resume(communicator)?;
         while step < STEPS {
             step += 1;
             sleep(Duration::from_millis(3 + self.rank as u64));
             let busy = communicator.busy("saves a checkpoint");
             let model = Shared::behind(step, communicator);
-            match &directory {
-                Some(directory) => {
-                    let snapshot = snapshot(&model.toy, step);
-                    let snapshot =
-                        headlong::state::checkpoint::Snapshot { source: &model, ..snapshot };
-                    directory.save(&snapshot).map_err(|error| self.failed(error))?;
-                    self.saved.store(step, Ordering::Relaxed);
-                    // Its thread is no part of the history.
-                    directory.finish();
+            let snapshot = snapshot(&model.toy, step);
+            let snapshot = Snapshot { source: &model, ..snapshot };
+            let saved = match &directory {
+                directory if has_parts => {
+                    let (files, folder) = (&self.disk, self.folder.as_path());
+                    let own = Mirrored { files, folder, directory: directory.as_ref() };
+                    let snapshot = (self.rank == 0).then_some(&snapshot);
+                    save_mirrored(&own, &model, step, snapshot).map(drop)
                 }
-                None => take_part_in_save(&self.disk, &self.folder, &model, step)
-                    .map_err(|error| self.failed(error))?,
+                Some(directory) => directory.save(&snapshot).map(drop),
+                None => take_part_in_save(&self.disk, &self.folder, &model, step),
+            };
+            saved.map_err(|error| self.failed(error))?;
+            if self.rank == 0 {
+                self.saved.store(step, Ordering::Relaxed);
             }
+            // Its thread is no part of the history.
+            directory.iter().for_each(|directory| drop(directory.finish()));
             drop(busy);
             communicator.barrier()?;
         }
@@ -228,7 +260,11 @@ impl Process {
 
     /// Loads what is there; the step that it was saved behind.
     fn resume(&self, communicator: &Communicator) -> Result<u64, Failure> {
-        let found = newest(&self.folder).map_err(|error| Failure::Wrong(error.to_string()))?;
+        let found = match self.machines {
+            Some(_) => newest_part(&self.folder),
+            None => newest(&self.folder),
+        };
+        let found = found.map_err(|error| Failure::Wrong(error.to_string()))?;
         let step = found.as_ref().map_or(0, |found| found.manifest().state.step);
         let mut steps = vec![0; self.num_ranks];
         communicator.all_gather(&[step], &mut steps)?;

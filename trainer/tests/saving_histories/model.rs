@@ -3,7 +3,7 @@
 
 use crate::checkpoint_support::Toy;
 use headlong::state::checkpoint::{
-    Cause, CheckpointSink, CheckpointSource, Layout, Portion, Processes, Section, TensorId,
+    Cause, CheckpointSink, CheckpointSource, Layout, Peers, Portion, Processes, Section, TensorId,
 };
 use headlong_comm_simulated::{Communicator, Rank};
 
@@ -90,19 +90,71 @@ impl CheckpointSink for Shared<'_> {
     }
 }
 
-impl Processes for Shared<'_> {
+/// The processes, as the part of the program sees them that is tried.
+pub struct Together<'a>(pub &'a Communicator);
+
+impl Peers for Together<'_> {
     fn count(&self) -> usize {
-        self.communicator.num_ranks()
+        self.0.num_ranks()
     }
 
     fn own(&self) -> usize {
-        self.communicator.rank().0
+        self.0.rank().0
     }
 
     fn machine_of(&self, process: usize) -> usize {
-        self.communicator.topology().node_of(Rank(process))
+        self.0.topology().node_of(Rank(process))
     }
 
+    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {
+        let mut lengths = vec![0_u64; self.count()];
+        self.0.all_gather(&[own.len() as u64], &mut lengths)?;
+        let mut said = Vec::new();
+        for (process, &length) in lengths.iter().enumerate() {
+            let mut word =
+                if process == self.own() { own.to_vec() } else { vec![0; length as usize] };
+            self.0.broadcast(Rank(process), &mut word)?;
+            said.push(word);
+        }
+        Ok(if self.own() == 0 { said } else { Vec::new() })
+    }
+
+    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause> {
+        Ok(self.0.broadcast(Rank(from), word)?)
+    }
+
+    fn all_say(&self, own: bool) -> Result<bool, Cause> {
+        Ok(self.0.all_say(own)?)
+    }
+}
+
+impl Peers for Shared<'_> {
+    fn count(&self) -> usize {
+        Together(self.communicator).count()
+    }
+
+    fn own(&self) -> usize {
+        Together(self.communicator).own()
+    }
+
+    fn machine_of(&self, process: usize) -> usize {
+        Together(self.communicator).machine_of(process)
+    }
+
+    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {
+        Together(self.communicator).gather(own)
+    }
+
+    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause> {
+        Together(self.communicator).tell(from, word)
+    }
+
+    fn all_say(&self, own: bool) -> Result<bool, Cause> {
+        Together(self.communicator).all_say(own)
+    }
+}
+
+impl Processes for Shared<'_> {
     fn holder_of(&self, table: usize) -> Option<usize> {
         let tensor = TensorId { section: Section::Tables, index: table, state: None };
         (table > 0).then(|| self.holder(tensor, 0)).flatten()
@@ -178,26 +230,5 @@ impl Processes for Shared<'_> {
             }
         }
         Ok(all)
-    }
-
-    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {
-        let mut lengths = vec![0_u64; self.count()];
-        self.communicator.all_gather(&[own.len() as u64], &mut lengths)?;
-        let mut said = Vec::new();
-        for (process, &length) in lengths.iter().enumerate() {
-            let mut word =
-                if process == self.own() { own.to_vec() } else { vec![0; length as usize] };
-            self.communicator.broadcast(Rank(process), &mut word)?;
-            said.push(word);
-        }
-        Ok(if self.own() == 0 { said } else { Vec::new() })
-    }
-
-    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause> {
-        Ok(self.communicator.broadcast(Rank(from), word)?)
-    }
-
-    fn all_say(&self, own: bool) -> Result<bool, Cause> {
-        Ok(self.communicator.all_say(own)?)
     }
 }

@@ -9,7 +9,8 @@ use crate::iteration::ranks::RankGroup;
 use crate::report::output::say;
 use crate::state::checkpoint::{
     Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Select,
-    SystemFiles, members, newest, newest_part, steps,
+    SystemFiles, gather_mirrored, have_a_folder_each, is_first_of_machine, members, newest,
+    newest_part, steps,
 };
 use headlong_comm::Communicator;
 use headlong_reader::IdMapper;
@@ -161,6 +162,24 @@ pub(super) fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
         estimated_bytes,
         write: Box::new(move |out| out.write_all(bytes)),
     }
+}
+
+/// Where machines have a folder of snapshots each: gives all of them the newest that they have
+/// together, and removes what they lack a part of. Says what was removed.
+///
+/// # Errors
+/// A folder that cannot be used; what the ranks exchange.
+pub fn gather_snapshot(config: &Config, ranks: &Communicator) -> Result<Vec<String>> {
+    let failed = || Error::failed("the run cannot be resumed");
+    let Some(folder) = config.snapshot_dir() else { return Ok(Vec::new()) };
+    if !have_a_folder_each(&folder, ranks).map_err(failed())? {
+        return Ok(Vec::new());
+    }
+    let directory = match is_first_of_machine(ranks) {
+        true => open_snapshots_on(Arc::new(SystemFiles), config, 1)?,
+        false => None,
+    };
+    gather_mirrored(directory.as_ref(), ranks).map_err(failed())
 }
 
 /// The checkpoint or the snapshot that a run resumes from, where it is to: the newest. Else a

@@ -6,7 +6,6 @@
 //! machines each.
 
 use super::checkpoints::{blob, open_directory_on, open_snapshots_on};
-use super::machines::{have_a_folder_each, is_first_of_machine};
 use super::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB, Session};
 use crate::config::Config;
 use crate::error::{Error, Result, exchange_failed};
@@ -14,7 +13,7 @@ use crate::iteration::ranks::RankGroup;
 use crate::run::statistics::STATISTICS_BLOB;
 use crate::state::checkpoint::{
     CheckpointDirectory, Cleaned, Files, Mirrored, RandomState, SaveReport, SavedState, Snapshot,
-    save_mirrored, take_part_in_save,
+    have_a_folder_each, is_first_of_machine, save_mirrored, take_part_in_save,
 };
 use headlong_embedding::hybrid::statistics::Statistics;
 use std::path::PathBuf;
@@ -52,10 +51,11 @@ impl Saves {
         }
         let folder = config.snapshot_dir();
         let is_mirrored = match (&folder, group.link()) {
-            (Some(folder), Some(ranks)) => have_a_folder_each(folder, &ranks)?,
+            (Some(folder), Some(ranks)) => have_a_folder_each(folder, &*ranks)
+                .map_err(Error::failed("the folder of snapshots cannot be used"))?,
             _ => false,
         };
-        if is_mirrored && group.link().is_some_and(|ranks| is_first_of_machine(&ranks)) {
+        if is_mirrored && is_first_of_machine(group) {
             snapshots = match snapshots {
                 None => open_snapshots_on(Arc::clone(&files), config, writers)?,
                 opened => opened,

@@ -138,6 +138,10 @@ impl CheckpointDirectory {
         Ok(directory)
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What a crash had left behind, and was put right when the directory was opened.
     pub fn cleaned(&self) -> &[Cleaned] {
         &self.cleaned

@@ -121,17 +121,30 @@ pub trait CheckpointSource: Sync {
     }
 }
 
-/// The processes of a job, as those see it that save and load together. All of them make the same
-/// calls in the same order, and each knows the same layout.
-pub trait Processes: Sync {
+/// The processes of a job, as each of them sees the others. All of them make the same calls in the
+/// same order.
+pub trait Peers: Sync {
     fn count(&self) -> usize;
 
-    /// Which of them this one is. Process 0 has the directory of checkpoints.
+    /// Which of them this one is.
     fn own(&self) -> usize;
 
     /// The machine of a process. Machines are numbered from 0, and each has a process.
     fn machine_of(&self, process: usize) -> usize;
 
+    /// What each process says, by its number: process 0 hears it, the others nothing.
+    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause>;
+
+    /// `word` becomes that of process `from`, which is as long.
+    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause>;
+
+    /// Whether all processes say yes: the same answer for all.
+    fn all_say(&self, own: bool) -> Result<bool, Cause>;
+}
+
+/// Processes that save and load together. Each knows the same layout, and process 0 has the
+/// directory of checkpoints.
+pub trait Processes: Peers {
     /// The process that holds all rows of a table of the layout alone, where one does.
     fn holder_of(&self, table: usize) -> Option<usize>;
 
@@ -146,15 +159,6 @@ pub trait Processes: Sync {
     /// number in `read`, this one `own`. Gives as many numbers as there are in `read`, portion by
     /// portion: those of rows that this process holds, and zeros for others.
     fn deliver(&self, read: &[Option<Portion>], own: &[f32]) -> Result<Vec<f32>, Cause>;
-
-    /// What each process says, by its number: process 0 hears it, the others nothing.
-    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause>;
-
-    /// `word` becomes that of process `from`, which is as long.
-    fn tell(&self, from: usize, word: &mut [u8]) -> Result<(), Cause>;
-
-    /// Whether all processes say yes: the same answer for all.
-    fn all_say(&self, own: bool) -> Result<bool, Cause>;
 }
 
 /// Some rows of a tensor.

@@ -3,7 +3,7 @@
 
 use super::difference::first_difference;
 use super::error::{CheckpointError, Result};
-use super::layout::{CheckpointSink, Portion, Processes};
+use super::layout::{CheckpointSink, Peers, Portion, Processes};
 use super::manifest::FileEntry;
 use super::read::{Checkpoint, TensorInput};
 use super::shard::{Content, Piece, pieces, portions};
@@ -190,7 +190,7 @@ fn load_divided(
 fn readers(
     checkpoint: &Checkpoint,
     files: &[&FileEntry],
-    processes: &dyn Processes,
+    processes: &dyn Peers,
 ) -> Result<Vec<usize>> {
     let refused = || exchange_error("who has which file");
     let own: Vec<u8> = files.iter().map(|entry| u8::from(checkpoint.has(entry))).collect();

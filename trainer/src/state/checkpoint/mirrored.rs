@@ -9,7 +9,7 @@
 use super::directory::{Begun, CheckpointDirectory, SaveReport};
 use super::error::{Cause, CheckpointError, Result};
 use super::files::Files;
-use super::layout::{CheckpointSource, Processes};
+use super::layout::{CheckpointSource, Peers, Processes};
 use super::manifest::{FileEntry, MANIFEST_FILE, Manifest, check_name, checksum_text};
 use super::read::{Checkpoint, aside_of};
 use super::shard::{Content, DEFAULT_SHARD_BYTES};
@@ -71,7 +71,7 @@ struct Save<'a> {
 }
 
 /// For each process, the one that has its place on the next machine.
-fn mirrors(processes: &dyn Processes) -> Vec<usize> {
+fn mirrors(processes: &dyn Peers) -> Vec<usize> {
     let mut machines: Vec<Vec<usize>> = Vec::new();
     let mut places = Vec::new();
     for process in 0..processes.count() {
@@ -133,13 +133,11 @@ impl Save<'_> {
         }
         let tell = |word: &mut [u8]| self.processes.tell(0, word);
         share(&tell, small, place.map(|_| (files, aside)))?;
-        if let Some((directory, begun)) = place {
+        if place.is_some() {
             files.sync_dir(aside).map_err(CheckpointError::io("flush", aside))?;
-            self.wait_for_all()?;
-            directory.move_into_place(begun)?;
-        } else {
-            self.wait_for_all()?;
         }
+        self.wait_for_all()?;
+        place.map_or(Ok(()), |(directory, begun)| directory.move_into_place(begun))?;
         self.wait_for_all()?;
         Ok(saved)
     }
@@ -163,14 +161,14 @@ impl Save<'_> {
 }
 
 /// Gives each process the bytes of one of them, which are as long.
-pub type Tell<'a> = dyn Fn(&mut [u8]) -> Result<(), Cause> + 'a;
+type Tell<'a> = dyn Fn(&mut [u8]) -> Result<(), Cause> + 'a;
 
 /// Gives the manifest of `own`, and its files without tensors, to the machines that lack them: into
 /// `directory` there. All processes call this together; the one whose bytes `tell` gives has `own`.
 ///
 /// # Errors
 /// A file that cannot be read or written; what the processes exchange.
-pub fn share_manifest(
+pub(super) fn share_manifest(
     tell: &Tell<'_>,
     step: u64,
     own: Option<&Checkpoint>,

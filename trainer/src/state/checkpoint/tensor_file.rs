@@ -2,7 +2,7 @@
 
 use super::error::{CheckpointError, Result};
 use super::files::{FileWriter, Files};
-use super::layout::{CheckpointSource, Layout, Processes};
+use super::layout::{CheckpointSource, Layout};
 use super::manifest::{FileEntry, checksum_text};
 use super::shard::{Content, Piece, PlannedFile, file_bytes, header, pieces, plan_files};
 use crate::state::digest::{WeightsDigest, to_bytes};
@@ -42,7 +42,7 @@ impl FilePlan {
         let layout = source.layout();
         let tensors = layout.tensors()?;
         let processes = source.processes();
-        let count = processes.map_or(1, Processes::count);
+        let count = processes.map_or(1, |processes| processes.count());
         let all_bytes = tensors.iter().map(|tensor| tensor.rows * tensor.width * 4);
         let share = all_bytes.fold(0, u64::saturating_add).div_ceil(count as u64);
         let shard_bytes = match count {

@@ -8,8 +8,8 @@
 //! Where not all of them can write to the directory, process 0 writes everything.
 
 use super::error::{CheckpointError, Result};
-use super::files::Files;
-use super::layout::{CheckpointSource, Processes};
+use super::files::{Files, mark};
+use super::layout::{CheckpointSource, Peers, Processes};
 use super::manifest::FileEntry;
 use super::read::aside_of;
 use super::shard::{DEFAULT_SHARD_BYTES, portions};
@@ -17,8 +17,8 @@ use super::tensor_file::{FilePlan, TensorFile, TensorOutput};
 use crate::state::digest::{CHUNK_BYTES, WeightsDigest, exchange_error};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use zerocopy::IntoBytes as _;
 
 /// A file that a process has written, as process 0 hears of it.
 #[derive(PartialEq, Serialize, Deserialize)]
@@ -135,21 +135,16 @@ fn finish(plan: &FilePlan, index: usize, output: TensorOutput) -> Result<Part> {
 
 /// Whether all processes see the directory `aside` as process 0 has just made it, and can write to
 /// it: one that has a disk of its own sees none, or another.
-fn is_seen_by_all(aside: &Path, processes: &dyn Processes) -> Result<bool> {
-    let mark = || -> [u8; 24] {
-        let mark = fs::metadata(aside)
-            .map_or([0; 3], |seen| [seen.ino(), seen.mtime() as u64, seen.mtime_nsec() as u64]);
-        zerocopy::transmute!(mark)
-    };
-    let mut first = mark();
-    processes.tell(0, &mut first).map_err(exchange_error("where its directory is"))?;
+fn is_seen_by_all(aside: &Path, processes: &dyn Peers) -> Result<bool> {
+    let mut first = mark(aside);
+    processes.tell(0, first.as_mut_bytes()).map_err(exchange_error("where its directory is"))?;
     let can_write = rustix::fs::access(aside, rustix::fs::Access::WRITE_OK).is_ok();
-    let sees = first != [0; 24] && first == mark() && can_write;
+    let sees = first != [0; 3] && first == mark(aside) && can_write;
     processes.all_say(sees).map_err(exchange_error("whether it sees the directory"))
 }
 
 /// For process 0, what all have written, in the order of the plan; none for the others.
-pub(super) fn gather_parts(parts: &[Part], processes: &dyn Processes) -> Result<Vec<Part>> {
+pub(super) fn gather_parts(parts: &[Part], processes: &dyn Peers) -> Result<Vec<Part>> {
     let own = serde_json::to_vec(parts).expect("parts have text keys only");
     let said = processes.gather(&own).map_err(exchange_error("what it has written"))?;
     let mut all: Vec<Part> = Vec::new();
