@@ -165,6 +165,13 @@ pub const MISTAKES: &[Mistake] = &[
         wrong: "            if last == first && !MADE {\n",
     },
     Mistake {
+        name: "goodbye-wakes-no-one",
+        seed: 3_094_346,
+        file: "transport/tcp/health.rs",
+        right: "        self.maybe_farewell(ending);\n        // Rank 0",
+        wrong: "        self.maybe_farewell(ending);\n        if MADE {\n            return;\n        }\n        // Rank 0",
+    },
+    Mistake {
         name: "goodbye-is-followed",
         seed: 11,
         file: "transport/tcp/health.rs",

@@ -361,6 +361,8 @@ impl Health {
         let is_first = !std::mem::replace(&mut ending.goodbyes[peer.0], true);
         ending.num_goodbyes += usize::from(is_first);
         self.maybe_farewell(ending);
+        // Rank 0, where it waits for them, says of the next one that it does.
+        self.changed.notify_all();
     }
 
     pub fn has_said_goodbye(&self, peer: Rank) -> bool {
