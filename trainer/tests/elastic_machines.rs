@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 const STEPS: u64 = 200;
@@ -144,8 +144,47 @@ fn two_machines_that_are_lost_together_cost_the_snapshot() {
     let mut cluster = Cluster::new(1);
     let mut machines: Vec<PathBuf> = (0..4).map(|_| cluster.machine()).collect();
     cluster.lose(&mut machines, 1);
-    fs::remove_dir_all(machines.remove(1)).unwrap();
+    let away = machines.remove(1);
     machines.extend([cluster.machine(), cluster.machine()]);
+    let said = cluster.lose(&mut machines, 3);
+    assert!(!said.contains("from a snapshot"), "{said}");
+    assert!(said.contains("the machines of this job lack a part of it"), "{said}");
+    // The second one comes too late: there are newer ones.
+    machines.push(away);
+    let said = cluster.finish(&machines);
+    assert!(said.contains("from a snapshot"), "{said}");
+}
+
+#[test]
+fn a_damaged_copy_is_done_without() {
+    let mut cluster = Cluster::new(1);
+    let machines: Vec<PathBuf> = (0..2).map(|_| cluster.machine()).collect();
+    cluster.interrupt(&machines, 1);
+    let damage = |machine: &Path, name: &str| {
+        let step = newest(machine).expect("a snapshot");
+        let file = machine.join(format!("step-{step:09}")).join(name);
+        let mut bytes = fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&file, bytes).unwrap();
+    };
+    damage(&machines[0], "dense.safetensors");
+    damage(&machines[1], "config.toml");
+    // The one before may still be there.
+    let said = cluster.interrupt(&machines, 1);
+    assert!(said.contains("is corrupted"), "{said}");
+    damage(&machines[0], "dense.safetensors");
+    let said = cluster.finish(&machines);
+    assert!(said.contains("is corrupted") && said.contains("from a snapshot"), "{said}");
+}
+
+/// One process has no one to ask, and no use for a part.
+#[test]
+fn one_process_starts_over_next_to_a_part() {
+    let mut cluster = Cluster::new(1);
+    let mut machines: Vec<PathBuf> = (0..4).map(|_| cluster.machine()).collect();
+    cluster.interrupt(&machines, 1);
+    machines.truncate(1);
     let said = cluster.finish(&machines);
     assert!(!said.contains("from a snapshot"), "{said}");
     assert!(said.contains("the machines of this job lack a part of it"), "{said}");

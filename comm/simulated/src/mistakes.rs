@@ -169,7 +169,7 @@ pub const MISTAKES: &[Mistake] = &[
         seed: 3_094_346,
         file: "transport/tcp/health.rs",
         right: "        self.maybe_farewell(ending);\n        // Rank 0",
-        wrong: "        self.maybe_farewell(ending);\n        if MADE {\n            return;\n        }\n        // Rank 0",
+        wrong: "        self.maybe_farewell(ending);\n if MADE { return }\n // Rank 0",
     },
     Mistake {
         name: "goodbye-is-followed",

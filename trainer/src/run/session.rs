@@ -15,10 +15,10 @@ mod passes;
 mod saves;
 mod slices;
 
-pub(crate) use checkpoints::{agree_on_start, refuse_later_checkpoints};
 pub use checkpoints::{
-    config_of, find_checkpoint, gather_snapshot, load, open_directory, restore_ids,
+    Alone, config_of, find_checkpoint, gather_snapshot, load, open_directory, restore_ids,
 };
+pub(crate) use checkpoints::{agree_on_start, refuse_later_checkpoints};
 pub use eval_processes::EvalProcesses;
 pub(crate) use eval_processes::dismiss;
 pub use eval_ranks::{EvalRanks, EvalRanksOptions};

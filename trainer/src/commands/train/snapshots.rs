@@ -7,17 +7,18 @@ use crate::error::Result;
 use crate::iteration::job::Job;
 use crate::report::output::say;
 use crate::report::{self, Reporter, bytes, count, duration};
-use crate::run::session::{Session, gather_snapshot};
-use crate::state::checkpoint::Checkpoint;
+use crate::run::session::{Alone, Session, gather_snapshot};
+use crate::state::checkpoint::{Checkpoint, Peers};
 use crate::system::elastic;
 use serde_json::{Map, json};
 use std::time::{Duration, Instant};
 
-/// Where a run resumes on machines that have a folder of snapshots each: gives all of them the
-/// newest that they have together.
+/// Where a run resumes: gives all machines the newest snapshot that they have together.
 pub(super) fn gather(job: &Job, options: &TrainOptions) -> Result<()> {
-    let is_asked = options.flags.resume && !options.flags.dry_run;
-    let Some(ranks) = job.link().filter(|_| is_asked) else { return Ok(()) };
+    if !options.flags.resume || options.flags.dry_run {
+        return Ok(());
+    }
+    let ranks = job.link().map_or(&Alone as &dyn Peers, |ranks| ranks);
     let remarks = gather_snapshot(&job.config, ranks).inspect_err(|error| job.tell(error))?;
     remarks.iter().for_each(|remark| say(format_args!("note: {remark}")));
     Ok(())
@@ -109,7 +110,8 @@ impl Run<'_> {
         }
         let folder = self.config.snapshot_dir().unwrap_or_default();
         let message = format!(
-            "{} has no room for another snapshot: training continues, and the last one stays",
+            "{}, of this machine or of another, has no room for another snapshot: training \
+             continues, and the last one stays",
             folder.display()
         );
         self.reporter.warning(&message, Map::new())

@@ -8,8 +8,8 @@ use crate::error::{Error, Result, exchange_failed};
 use crate::iteration::ranks::RankGroup;
 use crate::report::output::say;
 use crate::state::checkpoint::{
-    Blob, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Select,
-    SystemFiles, gather_mirrored, have_a_folder_each, is_first_of_machine, members, newest,
+    Blob, Cause, Checkpoint, CheckpointDirectory, DataFingerprint, DirectoryOptions, Files, Peers,
+    Select, SystemFiles, gather_mirrored, have_a_folder_each, is_first_of_machine, members, newest,
     newest_part, steps,
 };
 use headlong_comm::Communicator;
@@ -164,22 +164,56 @@ pub(super) fn blob<'a>(file: &str, bytes: &'a [u8]) -> Blob<'a> {
     }
 }
 
-/// Where machines have a folder of snapshots each: gives all of them the newest that they have
-/// together, and removes what they lack a part of. Says what was removed.
+/// Gives all machines the newest snapshot that they have together, and leaves out those that they
+/// lack a part of. Says which.
 ///
 /// # Errors
-/// A folder that cannot be used; what the ranks exchange.
-pub fn gather_snapshot(config: &Config, ranks: &Communicator) -> Result<Vec<String>> {
+/// A folder that cannot be used, or has another run's snapshot; what the ranks exchange.
+pub fn gather_snapshot(config: &Config, ranks: &dyn Peers) -> Result<Vec<String>> {
     let failed = || Error::failed("the run cannot be resumed");
     let Some(folder) = config.snapshot_dir() else { return Ok(Vec::new()) };
-    if !have_a_folder_each(&folder, ranks).map_err(failed())? {
-        return Ok(Vec::new());
+    let each = have_a_folder_each(&folder, ranks).map_err(failed())?;
+    let leads = if each { is_first_of_machine(ranks) } else { ranks.own() == 0 };
+    let mut directory = None;
+    // A machine may have none yet.
+    if leads && (each || folder.exists()) {
+        directory = open_snapshots_on(Arc::new(SystemFiles), config, 1)?;
+        for (_, path) in steps(&folder).map_err(failed())? {
+            // What cannot be read is left out.
+            let opened = Checkpoint::open_part(&path).ok();
+            opened.map_or(Ok(()), |found| refuse_another_runs_snapshot(config, &found))?;
+        }
     }
-    let directory = match is_first_of_machine(ranks) {
-        true => open_snapshots_on(Arc::new(SystemFiles), config, 1)?,
-        false => None,
-    };
     gather_mirrored(directory.as_ref(), ranks).map_err(failed())
+}
+
+/// A job of one process.
+pub struct Alone;
+
+impl Peers for Alone {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn own(&self) -> usize {
+        0
+    }
+
+    fn machine_of(&self, _: usize) -> usize {
+        0
+    }
+
+    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Cause> {
+        Ok(vec![own.to_vec()])
+    }
+
+    fn tell(&self, _: usize, _: &mut [u8]) -> Result<(), Cause> {
+        Ok(())
+    }
+
+    fn all_say(&self, own: bool) -> Result<bool, Cause> {
+        Ok(own)
+    }
 }
 
 /// The checkpoint or the snapshot that a run resumes from, where it is to: the newest. Else a
@@ -239,7 +273,8 @@ pub fn find_checkpoint(
 
 /// A snapshot is of a run that has not ended, which is known by the folders that it writes to.
 fn refuse_another_runs_snapshot(config: &Config, found: &Checkpoint) -> Result<()> {
-    let then = config_of(found)?;
+    // One that is damaged says so where it is read.
+    let Ok(then) = config_of(found) else { return Ok(()) };
     let pairs = [
         ("checkpoint.dir", quoted(&config.checkpoint.dir), quoted(&then.checkpoint.dir)),
         ("run.output_dir", quoted(&config.run.output_dir), quoted(&then.run.output_dir)),

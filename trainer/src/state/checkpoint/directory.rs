@@ -8,6 +8,7 @@
 //! | `step-000001234` | a complete checkpoint |
 //! | `.tmp-step-000001234` | one being written or being removed; without value after a crash |
 //! | `.old-step-000001234` | the former holder of that name while a new one takes its place |
+//! | `.left-step-000001234` | a part of one that lacks files, until another one is saved |
 //! | `.lock` | locked by the process that writes |
 //!
 //! Whatever else lies there is left alone: another name, or a directory with something in it that
@@ -31,6 +32,7 @@ use std::time::Duration;
 use std::{fmt, fs};
 
 const FORMER: &str = ".old-";
+const LEFT: &str = ".left-";
 /// What the names of a checkpoint's files end with.
 const ENDINGS: [&str; 2] = [".safetensors", ".bin"];
 const WHOLE_NAMES: [&str; 2] = [MANIFEST_FILE, "config.toml"];
@@ -225,6 +227,7 @@ impl CheckpointDirectory {
         let mut free = self.free_bytes();
         if is_short(free) {
             warnings.extend(self.remover.wait());
+            self.remove_left_out(&mut warnings);
             free = self.free_bytes();
         }
         if is_short(free) && self.newest().is_ok_and(|newest| newest.is_some()) {
@@ -265,6 +268,7 @@ impl CheckpointDirectory {
     pub(super) fn conclude(&self, begun: Begun, bytes: u64, weights_digest: String) -> SaveReport {
         let Begun { step, path, mut removed, mut warnings, .. } = begun;
         let keep_last = self.options.keep_last;
+        self.remove_left_out(&mut warnings);
         removed.extend(self.remove_superfluous(keep_last, Some(step), &mut warnings));
         SaveReport { path, bytes, weights_digest, removed, warnings }
     }
@@ -362,17 +366,47 @@ impl CheckpointDirectory {
         removed
     }
 
-    /// Removes the checkpoint of a step.
-    pub fn remove_step(&self, step: u64) -> Result<()> {
-        self.remove(&self.path.join(step_name(step)), step)
+    /// Leaves a checkpoint out until another one is saved, or it is brought back.
+    pub(super) fn leave_out(&self, step: u64) -> Result<()> {
+        let path = self.path.join(step_name(step));
+        let left = self.path.join(format!("{LEFT}{}", step_name(step)));
+        self.clear(&left)?;
+        self.rename(&path, &left)
+    }
+
+    /// Brings back what was left out.
+    pub(super) fn bring_back(&self) -> Result<()> {
+        for (step, left) in self.left_out()? {
+            let path = self.path.join(step_name(step));
+            if !path.exists() {
+                self.rename(&left, &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what was left out.
+    fn remove_left_out(&self, warnings: &mut Vec<String>) {
+        for (_, left) in self.left_out().unwrap_or_default() {
+            warnings.extend(self.clear(&left).err().map(|error| error.with_cause()));
+        }
+    }
+
+    fn left_out(&self) -> Result<Vec<(u64, PathBuf)>> {
+        let step = |path: PathBuf| Some((step_named(&path, LEFT)?, path));
+        Ok(entries(&self.path)?.into_iter().filter_map(step).collect())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let files = &*self.options.files;
+        files.rename(from, to).map_err(CheckpointError::io("rename", from))?;
+        files.sync_dir(&self.path).map_err(CheckpointError::io("flush", &self.path))
     }
 
     /// Renames first, so that a checkpoint half removed never looks like one that is damaged.
     fn remove(&self, path: &Path, step: u64) -> Result<()> {
-        let files = &*self.options.files;
         let aside = aside_of(&self.path, step);
-        files.rename(path, &aside).map_err(CheckpointError::io("rename", path))?;
-        files.sync_dir(&self.path).map_err(CheckpointError::io("flush", &self.path))?;
+        self.rename(path, &aside)?;
         self.remover.remove(aside);
         Ok(())
     }
@@ -388,8 +422,7 @@ impl CheckpointDirectory {
             }
             match former.filter(|path| !path.exists()) {
                 Some(path) => {
-                    files.rename(&entry, &path).map_err(CheckpointError::io("rename", &entry))?;
-                    files.sync_dir(&self.path).map_err(CheckpointError::io("flush", &self.path))?;
+                    self.rename(&entry, &path)?;
                     self.cleaned.push(Cleaned::BroughtBack(path));
                 }
                 None => {

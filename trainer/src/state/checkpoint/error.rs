@@ -41,6 +41,16 @@ pub enum CheckpointError {
         path.display()
     )]
     InUse { path: PathBuf },
+    /// Processes of one machine do not see the same directory.
+    #[error(
+        "rank {rank} has another {} than the first rank of its machine: all of a machine need the \
+         same folder (or comm.ranks_per_node says too much)", path.display()
+    )]
+    OtherFolder {
+        path: PathBuf,
+        /// The process that has.
+        rank: u64,
+    },
     /// The directory is no longer the one that was locked.
     #[error(
         "{} was moved or replaced since this run began, and may be another's: put it back, or name \

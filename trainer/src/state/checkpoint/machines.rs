@@ -2,7 +2,7 @@
 //! gets to start from it.
 
 use super::directory::{CheckpointDirectory, steps};
-use super::error::Result;
+use super::error::{CheckpointError, Result};
 use super::files::mark;
 use super::layout::Peers;
 use super::mirrored::share_manifest;
@@ -15,21 +15,27 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::IntoBytes as _;
 
-/// Whether the processes are on several machines that do not share this folder, nor another one of
-/// its name.
+/// Whether machines have a folder of this name each. Processes of one machine have the same.
 ///
 /// # Errors
-/// What the processes exchange.
+/// A process that has another folder than the first of its machine; what the processes exchange.
 pub fn have_a_folder_each(folder: &Path, peers: &dyn Peers) -> Result<bool> {
     let refused = || exchange_error("where its directory is");
-    if (0..peers.count()).all(|process| peers.machine_of(process) == 0) {
-        return Ok(false);
-    }
     // The process that makes the folder, or a file in it, has done so.
     peers.all_say(true).map_err(refused())?;
-    let mut first = mark(folder);
-    peers.tell(0, first.as_mut_bytes()).map_err(refused())?;
-    peers.all_say(first == mark(folder)).map(|all| !all).map_err(refused())
+    let said = peers.gather(mark(folder).as_bytes()).map_err(refused())?;
+    let first_of = |process: usize| {
+        (0..process).find(|&first| peers.machine_of(first) == peers.machine_of(process))
+    };
+    let is_odd =
+        |process: &usize| first_of(*process).is_some_and(|first| said[first] != said[*process]);
+    let odd = (0..said.len()).find(is_odd).map_or(u64::MAX, |process| process as u64);
+    let mut decided = [u64::from(said.iter().any(|mark| *mark != said[0])), odd];
+    peers.tell(0, decided.as_mut_bytes()).map_err(refused())?;
+    match decided {
+        [each, u64::MAX] => Ok(each == 1),
+        [_, rank] => Err(CheckpointError::OtherFolder { path: folder.to_owned(), rank }),
+    }
 }
 
 /// Whether this process is the first of its machine.
@@ -55,9 +61,9 @@ impl Found {
 }
 
 /// Finds the newest checkpoint that the machines have together, gives each of them its manifest,
-/// and removes all others, of which files are lost or a newer one is whole. So the newest of each
-/// machine is the same one. The first process of each machine has its `directory`. Says what was
-/// removed.
+/// and leaves out all others, until another one is saved: they lack files, or a newer one is whole.
+/// So the newest of each machine is the same one. A file that is damaged here counts as one that is
+/// not. The first process of each machine has its `directory`. Says what is left out.
 ///
 /// # Errors
 /// A folder that cannot be used; what the processes exchange.
@@ -66,7 +72,11 @@ pub fn gather_mirrored(
     peers: &dyn Peers,
 ) -> Result<Vec<String>> {
     let refused = || exchange_error("which checkpoints there are");
-    let own = directory.map_or_else(|| Ok(Vec::new()), |directory| found_in(directory.path()))?;
+    let (mut remarks, mut own) = (Vec::new(), Vec::new());
+    if let Some(directory) = directory {
+        directory.bring_back()?;
+        own = found_in(directory.path(), &mut remarks)?;
+    }
     let found: Vec<&Found> = own.iter().map(|(found, _)| found).collect();
     let found = serde_json::to_vec(&found).expect("a list has text keys only");
     let mut said: Vec<Vec<Found>> = Vec::new();
@@ -92,32 +102,37 @@ pub fn gather_mirrored(
     }
     // Only now: until here, what a machine has may be needed.
     peers.all_say(true).map_err(refused())?;
-    let mut remarks = Vec::new();
-    for (found, left) in own.iter().filter(|(found, _)| chosen.map(|it| it.0) != Some(found.step)) {
-        let Some(directory) = directory else { continue };
-        directory.remove_step(found.step)?;
-        let left = left.path().display();
-        remarks.push(format!("removed {left}: the machines of this job lack a part of it"));
+    let Some(directory) = directory else { return Ok(remarks) };
+    for (left, path) in steps(directory.path())? {
+        if chosen.is_none_or(|(step, _)| step != left) {
+            directory.leave_out(left)?;
+            let path = path.display();
+            remarks.push(format!("{path} is left out: the machines of this job lack a part of it"));
+        }
     }
     Ok(remarks)
 }
 
-/// What this machine has.
-fn found_in(folder: &Path) -> Result<Vec<(Found, Checkpoint)>> {
-    // What is damaged here may be whole on another machine, and is replaced by it then.
-    let opened =
-        steps(folder)?.into_iter().filter_map(|(_, path)| Checkpoint::open_part(&path).ok());
-    let found = |checkpoint: Checkpoint| {
+/// What this machine has; says what is damaged.
+fn found_in(folder: &Path, remarks: &mut Vec<String>) -> Result<Vec<(Found, Checkpoint)>> {
+    let mut all = Vec::new();
+    for (step, path) in steps(folder)? {
+        // What is damaged here may be whole on another machine.
+        let checked = Checkpoint::open_part(&path).and_then(|found| found.without_damaged(remarks));
+        let checkpoint = match checked {
+            Ok(checkpoint) => checkpoint,
+            Err(error) => {
+                remarks.push(error.with_cause());
+                continue;
+            }
+        };
         let manifest = checkpoint.manifest();
         let tensors = manifest.files.iter().filter(|entry| entry.content != Content::Blob);
-        let found = Found {
-            step: manifest.state.step,
-            hash: xxh3_64(&manifest.to_bytes()),
-            files: tensors.map(|entry| checkpoint.has(entry)).collect(),
-        };
-        (found, checkpoint)
-    };
-    Ok(opened.map(found).collect())
+        let files = tensors.map(|entry| checkpoint.has(entry)).collect();
+        let hash = xxh3_64(&manifest.to_bytes());
+        all.push((Found { step, hash, files }, checkpoint));
+    }
+    Ok(all)
 }
 
 /// The newest of which each file is somewhere.

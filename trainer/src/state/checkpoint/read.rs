@@ -64,6 +64,28 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// Reads every byte that is here, and removes files of tensors that are damaged: they may be
+    /// whole elsewhere. Says which.
+    pub(super) fn without_damaged(mut self, remarks: &mut Vec<String>) -> Result<Self> {
+        for entry in &self.manifest.files {
+            if self.absent.contains(&entry.file) {
+                continue;
+            }
+            match self.checked_blob(entry) {
+                Err(damage @ CheckpointError::Corrupted { .. })
+                    if entry.content != Content::Blob =>
+                {
+                    let path = self.path.join(&entry.file);
+                    std::fs::remove_file(&path).map_err(CheckpointError::io("remove", &path))?;
+                    remarks.push(format!("removed, since another machine may have it: {damage}"));
+                    self.absent.insert(entry.file.clone());
+                }
+                checked => drop(checked?),
+            }
+        }
+        Ok(self)
+    }
+
     /// Whether this machine has all files.
     pub fn is_whole(&self) -> bool {
         self.absent.is_empty()
