@@ -33,7 +33,7 @@ pub const MISTAKES: &[Mistake] = &[
     },
     Mistake {
         name: "first-named-is-blamed",
-        seed: 3335,
+        seed: 3923,
         file: "transport/tcp/health.rs",
         right: "if !waits || !self.is_fresh(last) {",
         wrong: "if !waits || !self.is_fresh(last) || MADE {",
@@ -173,7 +173,7 @@ pub const MISTAKES: &[Mistake] = &[
     },
     Mistake {
         name: "goodbye-is-followed",
-        seed: 11,
+        seed: 3923,
         file: "transport/tcp/health.rs",
         right: "let waits = next < self.num_ranks && !self.has_said_goodbye(last);",
         wrong: "let waits = next < self.num_ranks && (MADE || !self.has_said_goodbye(last));",
