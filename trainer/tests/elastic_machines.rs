@@ -36,13 +36,18 @@ impl Cluster {
 
     /// Starts the ranks of these machines.
     fn start(&self, machines: &[PathBuf]) -> (OwnedFd, Vec<Child>) {
+        let ranks_of = |machine| std::iter::repeat_n(machine, self.ranks_per_machine);
+        self.start_in(&machines.iter().cloned().flat_map(ranks_of).collect::<Vec<_>>())
+    }
+
+    /// Starts a rank for each of these folders of snapshots.
+    fn start_in(&self, folders: &[PathBuf]) -> (OwnedFd, Vec<Child>) {
         let (socket, port) = reserve_port(Ipv4Addr::LOCALHOST.into()).unwrap();
-        let per_machine = self.ranks_per_machine;
-        let ranks = machines.len() * per_machine;
+        let (ranks, per_machine) = (folders.len(), self.ranks_per_machine);
         let start = |rank: usize| {
             let run = training_of(&self.place, "log.json", STEPS);
             let run = run.with(&["--resume", "--snapshot-every", "5"]);
-            let run = run.path("--snapshot-dir", &machines[rank / per_machine]);
+            let run = run.path("--snapshot-dir", &folders[rank]);
             // Of no effect without a folder for checkpoints.
             let run = run.with(&["--set", "checkpoint.save_every=5"]);
             let run = run.with(&["--set", &format!("comm.ranks_per_node={per_machine}")]);
@@ -188,4 +193,37 @@ fn one_process_starts_over_next_to_a_part() {
     let said = cluster.finish(&machines);
     assert!(!said.contains("from a snapshot"), "{said}");
     assert!(said.contains("the machines of this job lack a part of it"), "{said}");
+}
+
+#[test]
+fn ranks_of_one_machine_need_one_folder() {
+    let mut cluster = Cluster::new(2);
+    let [one, other] = [cluster.machine(), cluster.machine()];
+    fs::create_dir(&other).unwrap();
+    let (_socket, ranks) = cluster.start_in(&[one, other]);
+    let said = said_by_rank_0(ranks);
+    assert!(
+        said.contains("rank 1 has another ") && said.contains("need the same folder"),
+        "{said}"
+    );
+}
+
+/// What another run has left on one machine costs the job nothing of its own.
+#[test]
+fn another_runs_snapshot_on_one_machine_is_refused_before_anything_is_changed() {
+    let mut cluster = Cluster::new(1);
+    let mut machines: Vec<PathBuf> = (0..2).map(|_| cluster.machine()).collect();
+    cluster.interrupt(&machines, 0);
+    let foreign = cluster.machine();
+    let other = Place::new("rows.txt");
+    let run = training_of(&other, "foreign.json", STEPS);
+    run.with(&["--snapshot-every", "5"]).path("--snapshot-dir", &foreign).succeeds();
+    let kept = newest(&machines[1]);
+    let (_socket, ranks) = cluster.start(&[foreign, machines[1].clone()]);
+    let said = said_by_rank_0(ranks);
+    assert!(said.contains("is a snapshot of another run (run.output_dir = "), "{said}");
+    assert_eq!(newest(&machines[1]), kept);
+    machines[0] = cluster.machine();
+    let said = cluster.finish(&machines);
+    assert!(said.contains("from a snapshot"), "{said}");
 }

@@ -361,7 +361,7 @@ impl Health {
         let is_first = !std::mem::replace(&mut ending.goodbyes[peer.0], true);
         ending.num_goodbyes += usize::from(is_first);
         self.maybe_farewell(ending);
-        // Rank 0, where it waits for them, says of the next one that it does.
+        // Rank 0 may be waiting for this one: it notes which is missing now.
         self.changed.notify_all();
     }
 

@@ -16,7 +16,7 @@ use crate::state::checkpoint::{
     have_a_folder_each, is_first_of_machine, save_mirrored, take_part_in_save,
 };
 use headlong_embedding::hybrid::statistics::Statistics;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Where a session saves.
@@ -55,11 +55,8 @@ impl Saves {
                 .map_err(Error::failed("the folder of snapshots cannot be used"))?,
             _ => false,
         };
-        if is_mirrored && is_first_of_machine(group) {
-            snapshots = match snapshots {
-                None => open_snapshots_on(Arc::clone(&files), config, writers)?,
-                opened => opened,
-            };
+        if is_mirrored && snapshots.is_none() && is_first_of_machine(group) {
+            snapshots = open_snapshots_on(Arc::clone(&files), config, writers)?;
         }
         let checkpoints = Place {
             folder: config.checkpoint.dir.clone(),
@@ -134,18 +131,7 @@ impl Session {
         let Some(folder) = &place.folder else { return Ok(None) };
         let busy = self.group.busy(place.activity);
         let report = match &place.directory {
-            directory if place.is_mirrored => {
-                let own =
-                    Mirrored { files: &*self.saves.files, folder, directory: directory.as_ref() };
-                let save = |snapshot: Option<&Snapshot<'_>>| {
-                    save_mirrored(&own, &self.group, self.step, snapshot)
-                        .map_err(Error::failed(place.failure))
-                };
-                match self.group.leads() {
-                    true => self.with_snapshot(finished, |snapshot| save(Some(snapshot)))?,
-                    false => save(None)?,
-                }
-            }
+            _ if place.is_mirrored => self.save_on_machines(place, folder, finished)?,
             Some(directory) => self.with_snapshot(finished, |snapshot| {
                 directory.save(snapshot).map(Some).map_err(Error::failed(place.failure))
             })?,
@@ -162,6 +148,24 @@ impl Session {
             link.barrier().map_err(exchange_failed("the end of a save"))?;
         }
         Ok(report)
+    }
+
+    fn save_on_machines(
+        &self,
+        place: &Place,
+        folder: &Path,
+        finished: Option<&str>,
+    ) -> Result<Option<SaveReport>> {
+        let directory = place.directory.as_ref();
+        let own = Mirrored { files: &*self.saves.files, folder, directory };
+        let save = |snapshot: Option<&Snapshot<'_>>| {
+            save_mirrored(&own, &self.group, self.step, snapshot)
+                .map_err(Error::failed(place.failure))
+        };
+        match self.group.leads() {
+            true => self.with_snapshot(finished, |snapshot| save(Some(snapshot))),
+            false => save(None),
+        }
     }
 
     /// Hands `save` what the process that leads knows of a save.

@@ -171,6 +171,7 @@ impl CheckpointDirectory {
             }
             Err(error) => warnings.push(error.with_cause()),
         }
+        self.remove_left_out(&mut warnings);
         warnings.extend(self.remover.wait());
         warnings
     }

@@ -24,11 +24,7 @@ pub fn have_a_folder_each(folder: &Path, peers: &dyn Peers) -> Result<bool> {
     // The process that makes the folder, or a file in it, has done so.
     peers.all_say(true).map_err(refused())?;
     let said = peers.gather(mark(folder).as_bytes()).map_err(refused())?;
-    let first_of = |process: usize| {
-        (0..process).find(|&first| peers.machine_of(first) == peers.machine_of(process))
-    };
-    let is_odd =
-        |process: &usize| first_of(*process).is_some_and(|first| said[first] != said[*process]);
+    let is_odd = |process: &usize| said[first_of_machine(peers, *process)] != said[*process];
     let odd = (0..said.len()).find(is_odd).map_or(u64::MAX, |process| process as u64);
     let mut decided = [u64::from(said.iter().any(|mark| *mark != said[0])), odd];
     peers.tell(0, decided.as_mut_bytes()).map_err(refused())?;
@@ -40,12 +36,17 @@ pub fn have_a_folder_each(folder: &Path, peers: &dyn Peers) -> Result<bool> {
 
 /// Whether this process is the first of its machine.
 pub fn is_first_of_machine(peers: &dyn Peers) -> bool {
-    let machine = |process| peers.machine_of(process);
-    (0..peers.own()).all(|process| machine(process) != machine(peers.own()))
+    first_of_machine(peers, peers.own()) == peers.own()
+}
+
+/// The first process of the machine that has this one.
+fn first_of_machine(peers: &dyn Peers, process: usize) -> usize {
+    let is_there = |other: &usize| peers.machine_of(*other) == peers.machine_of(process);
+    (0..process).find(is_there).unwrap_or(process)
 }
 
 /// A checkpoint that a machine has files of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Found {
     step: u64,
     /// Of its manifest.
@@ -63,7 +64,7 @@ impl Found {
 /// Finds the newest checkpoint that the machines have together, gives each of them its manifest,
 /// and leaves out all others, until another one is saved: they lack files, or a newer one is whole.
 /// So the newest of each machine is the same one. A file that is damaged here counts as one that is
-/// not. The first process of each machine has its `directory`. Says what is left out.
+/// not. The first process of each machine has its `directory`. Says what is damaged or lacks files.
 ///
 /// # Errors
 /// A folder that cannot be used; what the processes exchange.
@@ -104,8 +105,12 @@ pub fn gather_mirrored(
     peers.all_say(true).map_err(refused())?;
     let Some(directory) = directory else { return Ok(remarks) };
     for (left, path) in steps(directory.path())? {
-        if chosen.is_none_or(|(step, _)| step != left) {
-            directory.leave_out(left)?;
+        if chosen.is_some_and(|(step, _)| step == left) {
+            continue;
+        }
+        directory.leave_out(left)?;
+        // An older one is no loss.
+        if chosen.is_none_or(|(step, _)| step < left) {
             let path = path.display();
             remarks.push(format!("{path} is left out: the machines of this job lack a part of it"));
         }

@@ -109,6 +109,8 @@ impl Save<'_> {
         let writes = |process, file: &TensorFile| self.writes(process, file);
         let parts = write_parts(files, aside, &self.plan, self.processes, &writes)?;
         let mut parts = gather_parts(&parts, self.processes)?;
+        // Each file is there twice. Where the two differed, the manifest would name it twice, which
+        // its check refuses.
         parts.dedup();
         let (mut entries, mut digest) = (Vec::new(), WeightsDigest::default());
         for part in parts {

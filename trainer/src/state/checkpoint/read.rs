@@ -71,7 +71,7 @@ impl Checkpoint {
             if self.absent.contains(&entry.file) {
                 continue;
             }
-            match self.checked_blob(entry) {
+            match self.checked(entry) {
                 Err(damage @ CheckpointError::Corrupted { .. })
                     if entry.content != Content::Blob =>
                 {
@@ -159,7 +159,7 @@ impl Checkpoint {
     pub fn verify(&self) -> Result<()> {
         self.stream(&mut |_, _, _| Ok(()))?;
         for entry in self.manifest.files.iter().filter(|entry| entry.content == Content::Blob) {
-            self.checked_blob(entry)?;
+            self.checked(entry)?;
         }
         Ok(())
     }
@@ -168,10 +168,10 @@ impl Checkpoint {
     /// compared; `None` where the checkpoint has no such file.
     pub fn blob(&self, name: &str) -> Result<Option<BufReader<File>>> {
         let entry = self.manifest.file(name).filter(|entry| entry.content == Content::Blob);
-        entry.map(|entry| self.checked_blob(entry)).transpose()
+        entry.map(|entry| self.checked(entry)).transpose()
     }
 
-    fn checked_blob(&self, entry: &FileEntry) -> Result<BufReader<File>> {
+    fn checked(&self, entry: &FileEntry) -> Result<BufReader<File>> {
         let mut input = self.open_file(entry)?;
         input.rest()?;
         input.finish(entry)?;

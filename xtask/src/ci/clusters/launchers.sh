@@ -26,7 +26,7 @@ with_a_lost_machine() {
     on node-b bash -ec "$lines" >"$out/node-b.log" 2>&1 &
     (wait_for 'a snapshot' 60 on node-b test -d /dev/shm/headlong/step-000000010; lose node-b) &
     on node-a bash -ec "$lines"
-    # Of which check has the path.
+    # The path is a variable of check, which called this.
     grep -q "from a snapshot" "$log"
 }
 
