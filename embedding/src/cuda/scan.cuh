@@ -1,22 +1,24 @@
 // Scans over a block's threads, for kernels that count before they write.
 
+// Each of these has one meeting of the block, between what warps leave for each other and what
+// they read: from one call of a kind to the next its threads must meet once more.
+
 // The sum of `value` over the threads before this one, and over all of them. All threads of the
 // block take part.
-static __device__ __forceinline__ u32 exclusive_scan(u32 value, u32& total) {
-  __shared__ u32 sums[WARPS];
+template <class Number>
+static __device__ __forceinline__ Number exclusive_scan(Number value, Number& total) {
+  __shared__ Number sums[WARPS];
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  u32 inclusive = value;
+  Number inclusive = value;
   for (u32 step = 1; step < 32; step *= 2) {
-    const u32 before = __shfl_up_sync(ALL_LANES, inclusive, step);
+    const Number before = __shfl_up_sync(ALL_LANES, inclusive, step);
     inclusive += lane >= step ? before : 0;
   }
-  // Readers of an earlier call are done with the sums.
-  __syncthreads();
   if (lane == 31) {
     sums[warp] = inclusive;
   }
   __syncthreads();
-  u32 before = 0;
+  Number before = 0;
   total = 0;
   for (u32 w = 0; w < WARPS; w++) {
     before += w < warp ? sums[w] : 0;
@@ -35,7 +37,6 @@ static __device__ __forceinline__ u32 exclusive_max(u32 value) {
     inclusive = lane >= step && before > inclusive ? before : inclusive;
   }
   const u32 previous = __shfl_up_sync(ALL_LANES, inclusive, 1);
-  __syncthreads();
   if (lane == 31) {
     most[warp] = inclusive;
   }

@@ -170,15 +170,16 @@ __device__ __forceinline__ void load_tile(u32 (&tile)[TILE_WORDS], const u32* ta
   __syncthreads();
 }
 
-// Writes `count` words from `first` of a list on, but those that are 0: by lanes whose addresses
-// begin at a multiple of 128 bytes.
-__device__ __forceinline__ void write_words(u32* list, u32 first, u32 count,
-                                            const u32 (&words)[TILE_WORDS]) {
+// Moves `count` words, but those that are 0, to a list from `first` on, and leaves zeros: by lanes
+// whose addresses begin at a multiple of 128 bytes.
+__device__ __forceinline__ void move_words(u32* list, u32 first, u32 count,
+                                           u32 (&words)[TILE_WORDS]) {
   const u32 skew = first % 32;
   for (u32 i = threadIdx.x; i < skew + count; i += BLOCK) {
     const u32 word = i < skew ? 0 : words[place_of(i - skew)];
     if (word != 0) {
       list[first + i - skew] = word;
+      words[place_of(i - skew)] = 0;
     }
   }
 }
@@ -252,25 +253,45 @@ struct Found {
   u32 rows;
 };
 
-// What a tile publishes: no more than 4096 of each; 0: nothing yet.
-#define TILE_FOUND 0x8000000000000000ull
-
-__device__ __forceinline__ u64 word_of(const Found& found) {
-  return TILE_FOUND | static_cast<u64>(found.rows) << 32 | found.longs << 16 | found.chunks;
+// In one word, no more than a tile's 4096 of each: added up, all three are.
+__device__ __forceinline__ u64 packed(const Found& found) {
+  return static_cast<u64>(found.rows) << 32 | found.longs << 16 | found.chunks;
 }
 
-// The sum over the tiles before `tile`, for all threads.
+// What a tile publishes; 0: nothing yet.
+#define TILE_FOUND 0x8000000000000000ull
+
+__device__ __forceinline__ u64 word_of(const Found& found) { return TILE_FOUND | packed(found); }
+
+__device__ __forceinline__ Found found_in(u64 word) {
+  return {static_cast<u32>(word) & 0xffff, static_cast<u32>(word) >> 16,
+          static_cast<u32>(word >> 32) & 0xffff};
+}
+
+__device__ __forceinline__ void add(Found& sum, const Found& more) {
+  sum.chunks += more.chunks;
+  sum.longs += more.longs;
+  sum.rows += more.rows;
+}
+
+// The sum over the tiles before `tile`, for all threads. As of scans, between two calls the block's
+// threads must meet.
 __device__ __forceinline__ Found found_before(const u64* tiles, u32 tile) {
-  Found sum = {0, 0, 0}, total;
+  __shared__ Found sums[WARPS];
+  Found sum = {0, 0, 0}, total = {0, 0, 0};
   for (u32 i = threadIdx.x; i < tile; i += BLOCK) {
-    const u64 word = await_word(tiles + i);
-    sum.chunks += static_cast<u32>(word) & 0xffff;
-    sum.longs += static_cast<u32>(word) >> 16;
-    sum.rows += static_cast<u32>(word >> 32) & 0xffff;
+    add(sum, found_in(await_word(tiles + i)));
   }
-  exclusive_scan(sum.chunks, total.chunks);
-  exclusive_scan(sum.longs, total.longs);
-  exclusive_scan(sum.rows, total.rows);
+  sum.chunks = __reduce_add_sync(ALL_LANES, sum.chunks);
+  sum.longs = __reduce_add_sync(ALL_LANES, sum.longs);
+  sum.rows = __reduce_add_sync(ALL_LANES, sum.rows);
+  if (threadIdx.x % 32 == 0) {
+    sums[threadIdx.x / 32] = sum;
+  }
+  __syncthreads();
+  for (u32 warp = 0; warp < WARPS; warp++) {
+    add(total, sums[warp]);
+  }
   return total;
 }
 
@@ -304,9 +325,9 @@ __device__ __forceinline__ void write_entries(const ChunksArgs& a, const Marks& 
   }
 }
 
-// The bounds of chunks, which lie next to each other: gathered in shared memory, so that they are
-// written whole sectors at a time. `first`: the chunks of the tiles before; `own`: of the tile's
-// threads before this one; `here`: of the tile.
+// The bounds of chunks, which lie next to each other: gathered in shared memory, where no thread
+// reads keys any longer, so that they are written whole sectors at a time. `first`: the chunks of
+// the tiles before; `own`: of the tile's threads before this one; `here`: of the tile.
 __device__ __forceinline__ void write_chunks(const ChunksArgs& a, const Marks& marks, u32 first,
                                              u32 own, u32 here, u32 entry,
                                              u32 (&words)[TILE_WORDS]) {
@@ -320,14 +341,13 @@ __device__ __forceinline__ void write_chunks(const ChunksArgs& a, const Marks& m
           (entry + j) | is_long | starts;
     }
   }
-  __syncthreads();
-  write_words(a.chunk_starts, first, here, words);
-  __syncthreads();
-  // The first end may be that of a chunk that began in an earlier tile; the last chunk may end in
-  // a later one.
-  for (u32 i = threadIdx.x; i <= here; i += BLOCK) {
-    words[place_of(i)] = 0;
+  // Of ends there is one more: the first may be that of a chunk that began in an earlier tile, and
+  // the last chunk may end in a later one.
+  if (threadIdx.x == 0) {
+    words[place_of(here)] = 0;
   }
+  __syncthreads();
+  move_words(a.chunk_starts, first, here, words);
   __syncthreads();
 #pragma unroll
   for (u32 j = 0; j < ITEMS; j++) {
@@ -339,7 +359,7 @@ __device__ __forceinline__ void write_chunks(const ChunksArgs& a, const Marks& m
   __syncthreads();
   // Note: word 0 is of the chunk before; where there is none it is 0, and its place, which wraps,
   // is not written.
-  write_words(a.chunk_ends, first - 1, here + 1, words);
+  move_words(a.chunk_ends, first - 1, here + 1, words);
 }
 
 // A tile counts what begins in it, publishes that, and writes it after what begins in the tiles
@@ -350,20 +370,27 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 3) find_chunks(const ChunksA
     const u32 index = a.tile_tables[tile];
     const Table table = a.tables[index];
     const u32 count = a.num_entries[index * a.stride];
+    // The last tile knows the totals.
+    if (tile_len(tile, table, count) == 0 && tile + 1 != a.num_tiles) {
+      if (threadIdx.x == 0) {
+        store_relaxed(a.tiles + tile, word_of({0, 0, 0}));
+      }
+      continue;
+    }
     const Marks marks = mark_tile(a, tile, table, count, words);
-    Found here, before;
-    before.chunks = exclusive_scan(__popc(marks.chunk_starts), here.chunks);
-    before.longs = exclusive_scan(__popc(marks.long_starts), here.longs);
-    before.rows = exclusive_scan(__popc(marks.row_starts), here.rows);
+    u64 in_tile;
+    const Found own = {static_cast<u32>(__popc(marks.chunk_starts)),
+                       static_cast<u32>(__popc(marks.long_starts)),
+                       static_cast<u32>(__popc(marks.row_starts))};
+    Found before = found_in(exclusive_scan(packed(own), in_tile));
+    const Found here = found_in(in_tile);
     if (threadIdx.x == 0) {
       store_relaxed(a.tiles + tile, word_of(here));
     }
     const Found tiles_before = found_before(a.tiles, tile);
     const u32 entry = tile * TILE + threadIdx.x * ITEMS;
     write_chunks(a, marks, tiles_before.chunks, before.chunks, here.chunks, entry, words);
-    before.chunks += tiles_before.chunks;
-    before.longs += tiles_before.longs;
-    before.rows += tiles_before.rows;
+    add(before, tiles_before);
     write_entries(a, marks, before, entry, table.first_entry + count);
     if (tile + 1 == a.num_tiles && threadIdx.x == 0) {
       a.totals[0] = tiles_before.chunks + here.chunks;

@@ -134,10 +134,10 @@ __device__ __forceinline__ void sort_tile(const SortArgs& a, const TilePass& pas
                                           SortShared& shared) {
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, digit = threadIdx.x;
   const u32 tiles_before = pass.tile - table.first_tile;
-  for (u32 w = 0; w < WARPS; w++) {
-    shared.warp_counts[w][digit] = 0;
+  for (u32 d = lane; d < DIGITS; d += 32) {
+    shared.warp_counts[warp][d] = 0;
   }
-  __syncthreads();
+  __syncwarp();
   Ranked mine;
   rank_in_warp(a, pass, shared.warp_counts[warp], mine);
   __syncthreads();
@@ -150,8 +150,10 @@ __device__ __forceinline__ void sort_tile(const SortArgs& a, const TilePass& pas
   }
   u32* state = a.states + static_cast<u64>(pass.tile) * DIGITS + digit;
   publish_count(state, tiles_before, count);
-  u32 ignored;
-  const u32 start = exclusive_scan(count, ignored);
+  // Keys of smaller digits: in the tile, and, in the lower half, in the table.
+  u64 ignored;
+  const u64 smaller = exclusive_scan(static_cast<u64>(count) << 32 | histogram[digit], ignored);
+  const u32 start = static_cast<u32>(smaller >> 32);
   shared.starts[digit] = start;
   __syncthreads();
 #pragma unroll
@@ -165,9 +167,8 @@ __device__ __forceinline__ void sort_tile(const SortArgs& a, const TilePass& pas
           pass.values_are_positions ? tiles_before * TILE + at : mine.values[j];
     }
   }
-  const u32 smaller = exclusive_scan(histogram[digit], ignored);
-  shared.targets[digit] =
-      table.first_entry + smaller + count_before(state, tiles_before, count) - start;
+  shared.targets[digit] = table.first_entry + static_cast<u32>(smaller) +
+                          count_before(state, tiles_before, count) - start;
   __syncthreads();
   for (u32 i = threadIdx.x; i < pass.len; i += BLOCK) {
     const u32 key = shared.keys[i], to = shared.targets[pass.digit(key)] + i;
