@@ -201,7 +201,9 @@ inline void give_way(bool other_warp) {
   if (next < 0) die(kDeadlock);
   if (claim(b, unsigned(next))) {
     Fiber* to = b.stack_of[next];
-    if (to != me) switch_fibers(me, to);
+    if (to == me) return;
+    fetch_ahead(b, unsigned(next), to);
+    switch_fibers(me, to);
     return;
   }
   Fiber* to = take_stack(b, unsigned(next));
@@ -540,6 +542,8 @@ int Emulator::run(const Grid& grid) {
     if (raw == MAP_FAILED) return 2;
     b.stacks = reinterpret_cast<char*>((uintptr_t(raw) + HOSTCUDA_STACK_BYTES - 1) &
                                        ~uintptr_t(HOSTCUDA_STACK_BYTES - 1));
+    // A page for each stack is more than a processor has addresses at hand for.
+    madvise(b.stacks, kStacksBytes, MADV_HUGEPAGE);
   }
   catch_faults();
   find_host_stack(b);

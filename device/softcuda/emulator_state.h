@@ -92,7 +92,7 @@ struct BlockState : HostcudaBlock {
   unsigned next_stack = 0;    // stacks from here on were never used
   unsigned set = 0;           // of histories
   unsigned begun_stacks = 0;  // likewise, also before the last reset
-  Fiber* stack_of[kMaxThreads];
+  Fiber* stack_of[kMaxThreads] = {};
   Warp warps[kWarps];
   Collective collectives[kWarps][kOpenCollectives];
   void* host_sp = nullptr;
@@ -112,6 +112,15 @@ struct BlockState : HostcudaBlock {
 inline Fiber* record_of_stack(BlockState& b, unsigned i) {
   return reinterpret_cast<Fiber*>(
       hostcuda_record_of(reinterpret_cast<uintptr_t>(b.stacks) + size_t(i) * HOSTCUDA_STACK_BYTES));
+}
+
+// The stack of the thread after `next`, as far as `to`'s is in use: it most often runs next.
+inline void fetch_ahead(const BlockState& b, unsigned next, const Fiber* to) {
+  const char* record = reinterpret_cast<const char*>(b.stack_of[(next + 1) % kMaxThreads]);
+  const char* top = record - (reinterpret_cast<const char*>(to) - static_cast<char*>(to->sp));
+#pragma GCC unroll 8
+  for (int line = 0; line < 8; line++) __builtin_prefetch(top + 64 * line);
+  __builtin_prefetch(record);
 }
 
 }  // namespace softcuda
