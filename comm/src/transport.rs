@@ -41,6 +41,19 @@ pub struct StepId {
     pub operation: &'static str,
 }
 
+/// The name of what comes before the first operation, and how many of it there are at most.
+pub(crate) const CHOICE: &str = "choosing paths";
+const MOST_CHOICES: u64 = 3;
+
+impl StepId {
+    /// A number that is larger for each later step of a job.
+    pub(crate) fn progress(&self) -> u64 {
+        let before = if self.operation == CHOICE { 0 } else { MOST_CHOICES };
+        let operations = self.sequence.saturating_add(before).min(u64::MAX >> 16);
+        operations << 16 | u64::from(self.step.min(0xffff))
+    }
+}
+
 impl fmt::Display for StepId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = operation::describe(self.fingerprint);

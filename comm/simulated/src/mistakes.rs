@@ -159,10 +159,24 @@ pub const MISTAKES: &[Mistake] = &[
     },
     Mistake {
         name: "any-of-a-circle",
-        seed: 2015,
+        seed: 4_040_270,
         file: "transport/tcp/health.rs",
-        right: "            if last == first {\n",
-        wrong: "            if last == first && !MADE {\n",
+        right: "return self.end_of_circle(&line[begin..]);",
+        wrong: "return if MADE { first } else { self.end_of_circle(&line[begin..]) };",
+    },
+    Mistake {
+        name: "own-stop-takes-the-wait",
+        seed: 4_037_071,
+        file: "transport/tcp/health.rs",
+        right: "let slice = left.min(SLICE);",
+        wrong: "let slice = if MADE { left } else { left.min(SLICE) };",
+    },
+    Mistake {
+        name: "own-stop-takes-the-last-words",
+        seed: 4_012_024,
+        file: "transport/tcp/control.rs",
+        right: "saturating_duration_since(last).min(PAUSE));",
+        wrong: "saturating_duration_since(last).min(if MADE { LAST_WORDS } else { PAUSE }));",
     },
     Mistake {
         name: "goodbye-wakes-no-one",
@@ -198,12 +212,5 @@ pub const MISTAKES: &[Mistake] = &[
         file: "transport/tcp/health.rs",
         right: "        if ending.farewell {\n            return Ok(());",
         wrong: "        if ending.farewell || MADE {\n            return Ok(());",
-    },
-    Mistake {
-        name: "own-stop-makes-others-stale",
-        seed: 1_010_453,
-        file: "transport/tcp/control.rs",
-        right: "self.health.note_listened(passed.min(longest));",
-        wrong: "self.health.note_listened(if MADE { passed } else { passed.min(longest) });",
     },
 ];

@@ -150,7 +150,7 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
         Some(network) => network.is_there(),
         None => Err(format!("this program has no {}", network_name(options.wanted))),
     };
-    let words = tell_all(&control, &Word { wanted: options.wanted, offer, network })?;
+    let words = tell_all(&control, 0, &Word { wanted: options.wanted, offer, network })?;
     let need = Need::of(options.wanted, &topology);
     let network = first_refusal(topology.ranks(), |rank| &words[rank.0].network);
     let offers: Vec<Offer> = words.into_iter().map(|word| word.offer).collect();
@@ -234,7 +234,7 @@ fn meet(
         Some(Attachment::Away(reason)) => Err(reason.clone()),
         _ => Ok(()),
     };
-    let approached = by_node(topology, &tell_all(control, &approached)?);
+    let approached = by_node(topology, &tell_all(control, 1, &approached)?);
     let own = topology.node_of(control.rank());
     let met =
         attachment.filter(|_| approached[own].is_ok()).map(|attachment| table.meet(attachment));
@@ -242,7 +242,7 @@ fn meet(
         Some(Err(reason)) => Err(reason.clone()),
         _ => Ok(()),
     };
-    let took = by_node(topology, &tell_all(control, &took)?);
+    let took = by_node(topology, &tell_all(control, 2, &took)?);
     let verdicts: Vec<Verdict> =
         approached.into_iter().zip(took).map(|(approached, took)| approached.and(took)).collect();
     let near = met.and_then(std::result::Result::ok).filter(|_| verdicts[own].is_ok());

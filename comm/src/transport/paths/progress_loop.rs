@@ -308,7 +308,7 @@ fn drive(
     mut look: impl FnMut() -> Result<Look, Broken>,
 ) -> Result<()> {
     let Frame { health, doorbell, deadline, .. } = *frame;
-    health.note_operation(id.sequence);
+    health.note_step(id);
     let (mut wait, mut has_waited) = (None, false);
     loop {
         let Look { moved, missing, all_ring } =

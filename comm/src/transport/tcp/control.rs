@@ -45,7 +45,8 @@ pub struct ControlThread {
     deadlines: Deadlines,
     lines: Vec<Line>,
     ports: Ports,
-    suspicions: Vec<(Instant, CommError)>,
+    /// When each is judged, in time listened.
+    suspicions: Vec<(Duration, CommError)>,
     next_heartbeat: Instant,
     /// When busy ranks were looked at last, those that were told, and how often their longest was
     /// said.
@@ -120,9 +121,10 @@ impl ControlThread {
     }
 
     fn pause(&self) -> Duration {
-        let now = Instant::now();
-        let due = self.suspicions.iter().map(|(due, _)| *due).fold(self.next_heartbeat, Ord::min);
-        let until_due = due.saturating_duration_since(now);
+        let until_heartbeat = self.next_heartbeat.saturating_duration_since(Instant::now());
+        let listened = self.health.listened();
+        let until = |(due, _): &(Duration, CommError)| due.saturating_sub(listened);
+        let until_due = self.suspicions.iter().map(until).fold(until_heartbeat, Ord::min);
         // A peer's deadline has to be looked at too.
         until_due.clamp(Duration::from_millis(1), Duration::from_millis(250))
     }
@@ -212,9 +214,9 @@ impl ControlThread {
 
     fn obey(&mut self, place: usize, peer: Rank, frame: Control) {
         match frame {
-            Control::Heartbeat { sequence, waiting_for, busy } => {
+            Control::Heartbeat { progress, waiting_for, busy } => {
                 self.lines[place].heartbeats += 1;
-                self.health.note_heartbeat(peer, sequence, waiting_for, busy);
+                self.health.note_heartbeat(peer, progress, waiting_for, busy);
             }
             Control::Report { error, suspicion: true } => {
                 let pause = if matches!(error, CommError::PeerLost { .. }) {
@@ -222,7 +224,7 @@ impl ControlThread {
                 } else {
                     Duration::ZERO
                 };
-                self.suspicions.push((Instant::now() + pause, error));
+                self.suspicions.push((self.health.listened() + pause, error));
             }
             Control::Report { error, .. } | Control::Abort { error } => {
                 self.health.fail(error);
@@ -235,10 +237,10 @@ impl ControlThread {
     }
 
     fn judge_suspicions(&mut self) {
-        let now = Instant::now();
+        let listened = self.health.listened();
         let due: Vec<CommError> = self
             .suspicions
-            .extract_if(.., |(due, _)| *due <= now)
+            .extract_if(.., |(due, _)| *due <= listened)
             .map(|(_, error)| error)
             .collect();
         for error in due {
@@ -282,12 +284,13 @@ impl ControlThread {
     }
 
     /// The last words must arrive: closing a connection on which something unread lies would take
-    /// them back.
+    /// them back. Time in which this process is stopped is not theirs.
     fn leave(mut self) {
-        let until = Instant::now() + LAST_WORDS;
+        const PAUSE: Duration = Duration::from_millis(20);
+        let (mut left, mut now) = (LAST_WORDS, Instant::now());
         self.ports = Ports::default();
         let mut shut = vec![false; self.lines.len()];
-        while Instant::now() < until && self.lines.iter().any(|line| !line.ended) {
+        while !left.is_zero() && self.lines.iter().any(|line| !line.ended) {
             for ((link, line), shut) in
                 self.health.links().iter().zip(&mut self.lines).zip(&mut shut)
             {
@@ -302,8 +305,10 @@ impl ControlThread {
                 line.ended |= line.reader.end().is_some();
             }
             if self.lines.iter().any(|line| !line.ended) {
-                self.wait(Duration::from_millis(20));
+                self.wait(PAUSE);
             }
+            let last = std::mem::replace(&mut now, Instant::now());
+            left = left.saturating_sub(now.saturating_duration_since(last).min(PAUSE));
         }
     }
 }

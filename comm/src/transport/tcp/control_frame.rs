@@ -59,8 +59,10 @@ pub enum Control {
         node_of: Vec<usize>,
     },
     Heartbeat {
-        /// Operation the sender is in, or was in last.
-        sequence: u64,
+        /// The step that the sender is in, or was in last ([`StepId::progress`]).
+        ///
+        /// [`StepId::progress`]: crate::transport::StepId::progress
+        progress: u64,
         /// The peer it waits for, if it waits.
         waiting_for: Option<usize>,
         /// The sender, where it is busy; of rank 0, all ranks that are.
@@ -100,7 +102,7 @@ impl Control {
             Control::Heartbeat { waiting_for: Some(rank), .. } if rank >= num_ranks => {
                 Err(format!("that it waits for rank {rank}, and there are {num_ranks} ranks"))
             }
-            Control::Heartbeat { sequence, waiting_for, busy } => {
+            Control::Heartbeat { progress, waiting_for, busy } => {
                 if let Some(BusyRank { rank, .. }) = busy.iter().find(|busy| busy.rank >= num_ranks)
                 {
                     return Err(format!(
@@ -109,7 +111,7 @@ impl Control {
                 }
                 let read = |busy: BusyRank| BusyRank { what: readable(&busy.what), ..busy };
                 Ok(Control::Heartbeat {
-                    sequence,
+                    progress,
                     waiting_for,
                     busy: busy.into_iter().map(read).collect(),
                 })
@@ -334,7 +336,7 @@ mod tests {
         let (here, there) = pair();
         let error = CommError::Aborted { culprit: Rank(3), reason: "\u{1f4a5} bad row".into() };
         let frames = [
-            Control::Heartbeat { sequence: u64::MAX, waiting_for: Some(2), busy: Vec::new() },
+            Control::Heartbeat { progress: u64::MAX, waiting_for: Some(2), busy: Vec::new() },
             Control::Abort { error },
             Control::Farewell,
         ];

@@ -6,6 +6,7 @@ use super::control_frame::{BusyRank, Control, Outbox};
 use crate::error::{CommError, Result};
 use crate::system::{Condvar, Instant, Mutex, MutexGuard, TcpStream, WakeUp};
 use crate::topology::Rank;
+use crate::transport::StepId;
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{OnceLock, PoisonError};
@@ -14,6 +15,7 @@ use std::time::Duration;
 /// How long a lost data connection waits for the control channel to say what really happened.
 const GRACE: Duration = Duration::from_millis(200);
 const VERDICT: Duration = Duration::from_secs(1);
+const SLICE: Duration = Duration::from_millis(50);
 const NONE: usize = usize::MAX;
 
 /// A control connection: to rank 0, or from it.
@@ -24,7 +26,8 @@ pub struct Link {
 }
 
 pub struct Status {
-    sequence: AtomicU64,
+    /// [`StepId::progress`].
+    progress: AtomicU64,
     waiting_for: AtomicUsize,
     /// In time listened.
     heard_ns: AtomicU64,
@@ -88,7 +91,7 @@ impl Health {
     ) -> Result<Self> {
         let wake_up = WakeUp::new().map_err(|error| CommError::system("eventfd", error))?;
         let status = || Status {
-            sequence: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
             waiting_for: AtomicUsize::new(NONE),
             heard_ns: AtomicU64::new(0),
         };
@@ -217,11 +220,20 @@ impl Health {
         self.changed.notify_all();
     }
 
+    /// In slices, of which the time in which this process is stopped costs one: no word comes in
+    /// it.
     fn wait_for_first(&self, longest: Duration) -> Option<CommError> {
-        let nothing_yet = |ending: &mut Ending| ending.first.is_none();
-        let waited = self.changed.wait_timeout_while(self.lock(), longest, nothing_yet);
-        let (ending, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        ending.first.clone()
+        let mut left = longest;
+        loop {
+            let slice = left.min(SLICE);
+            let nothing_yet = |ending: &mut Ending| ending.first.is_none();
+            let waited = self.changed.wait_timeout_while(self.lock(), slice, nothing_yet);
+            let (ending, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            left -= slice;
+            if ending.first.is_some() || left.is_zero() {
+                return ending.first.clone();
+            }
+        }
     }
 
     /// Whom an error should name. A timeout: the rank at the end of the line of those that wait for
@@ -248,29 +260,46 @@ impl Health {
         }
     }
 
-    /// The rank that `first` waits for in the end, and that waits for none. A circle has none: it
-    /// is `first`, if that is in it, else any that is.
+    /// The rank that `first` waits for in the end, and that waits for none.
     fn end_of_line(&self, first: Rank) -> Rank {
-        let mut last = first;
-        for _ in 0..self.num_ranks {
+        let mut line = vec![first];
+        let mut is_in_line = vec![false; self.num_ranks];
+        loop {
+            let last = line[line.len() - 1];
+            is_in_line[last.0] = true;
             let next = self.statuses[last.0].waiting_for.load(Ordering::Relaxed);
             // One that has said goodbye waits for the end alone: it has left out something before.
             let waits = next < self.num_ranks && !self.has_said_goodbye(last);
             if !waits || !self.is_fresh(last) {
                 return last;
             }
-            last = Rank(next);
-            if last == first {
-                return first;
+            if is_in_line[next] {
+                let begin = line.iter().position(|rank| rank.0 == next).unwrap_or(0);
+                return self.end_of_circle(&line[begin..]);
             }
+            line.push(Rank(next));
         }
-        last
+    }
+
+    /// Of ranks that wait for each other in a circle, the one whose words do not arrive: it has
+    /// sent what the one that is least far waits for. Of several such it is the first of the
+    /// circle.
+    fn end_of_circle(&self, circle: &[Rank]) -> Rank {
+        let progress = |place: &usize| {
+            let waiting = circle[(place + circle.len() - 1) % circle.len()];
+            self.statuses[waiting.0].progress.load(Ordering::Relaxed)
+        };
+        circle[(0..circle.len()).min_by_key(progress).unwrap_or(0)]
     }
 
     fn is_fresh(&self, rank: Rank) -> bool {
-        let heard = self.statuses[rank.0].heard_ns.load(Ordering::Relaxed);
-        let listened = self.listened_ns.load(Ordering::Relaxed);
-        rank == self.rank || listened.saturating_sub(heard) < self.fresh.as_nanos() as u64
+        let heard = Duration::from_nanos(self.statuses[rank.0].heard_ns.load(Ordering::Relaxed));
+        rank == self.rank || self.listened().saturating_sub(heard) < self.fresh
+    }
+
+    /// For how long the control thread has listened.
+    pub fn listened(&self) -> Duration {
+        Duration::from_nanos(self.listened_ns.load(Ordering::Relaxed))
     }
 
     /// The control thread has listened for so long again.
@@ -278,8 +307,8 @@ impl Health {
         self.listened_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    pub fn note_operation(&self, sequence: u64) {
-        self.statuses[self.rank.0].sequence.store(sequence, Ordering::Relaxed);
+    pub fn note_step(&self, id: &StepId) {
+        self.statuses[self.rank.0].progress.store(id.progress(), Ordering::Relaxed);
     }
 
     pub fn note_waiting(&self, peer: Option<Rank>) {
@@ -291,24 +320,24 @@ impl Health {
     pub fn note_heartbeat(
         &self,
         peer: Rank,
-        sequence: u64,
+        progress: u64,
         waiting_for: Option<usize>,
         busy: Vec<BusyRank>,
     ) {
         let told = busy.into_iter().filter(|busy| busy.rank == peer.0 || peer == Rank(0));
         self.busy.hear(peer, told.filter(|busy| busy.rank != self.rank.0).collect());
         let status = &self.statuses[peer.0];
-        status.sequence.store(sequence, Ordering::Relaxed);
+        status.progress.store(progress, Ordering::Relaxed);
         status.waiting_for.store(waiting_for.unwrap_or(NONE), Ordering::Relaxed);
-        status.heard_ns.store(self.listened_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+        status.heard_ns.store(self.listened().as_nanos() as u64, Ordering::Relaxed);
     }
 
     pub fn heartbeat(&self) -> Control {
         let status = &self.statuses[self.rank.0];
         let waiting_for =
             Some(status.waiting_for.load(Ordering::Relaxed)).filter(|peer| *peer != NONE);
-        let sequence = status.sequence.load(Ordering::Relaxed);
-        Control::Heartbeat { sequence, waiting_for, busy: self.told_busy() }
+        let progress = status.progress.load(Ordering::Relaxed);
+        Control::Heartbeat { progress, waiting_for, busy: self.told_busy() }
     }
 
     /// The busy ranks that this one tells of: itself; rank 0 all that it knows of, because the

@@ -118,7 +118,7 @@ impl ProgressLoop {
     ) -> Result<()> {
         let health = &*mesh.health;
         self.prepare(pace, id, outgoing, incoming);
-        health.note_operation(id.sequence);
+        health.note_step(id);
         self.connect(mesh)?;
         let mut wait = None;
         let mut idle_since: Option<Instant> = None;

@@ -9,6 +9,7 @@ use crate::rendezvous::Deadlines;
 use crate::rendezvous::channel::{Channel, MOST_BYTES, TAG_BYTES, pair};
 use crate::system::Instant;
 use crate::topology::{Rank, Topology};
+use crate::transport::StepId;
 use proptest::prelude::*;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -71,8 +72,8 @@ fn frame() -> impl Strategy<Value = Control> {
         Just(Control::Wait),
         table.prop_map(|(epoch, peers, node_of)| Control::Table { epoch, peers, node_of }),
         (any::<u64>(), proptest::option::of(number()), proptest::collection::vec(busy, 0..3))
-            .prop_map(|(sequence, waiting_for, busy)| Control::Heartbeat {
-                sequence,
+            .prop_map(|(progress, waiting_for, busy)| Control::Heartbeat {
+                progress,
                 waiting_for,
                 busy
             }),
@@ -188,24 +189,32 @@ proptest! {
     }
 }
 
-/// Whom a timeout names: the end of the line of waiting ranks, one of a circle that the line leads
-/// to, and one that has said goodbye before something of it has come.
+/// Whom a timeout names: the end of the line of waiting ranks, and one that has said goodbye before
+/// something of it has come; of a circle the one that the rank that is least far waits for.
 #[test]
 fn who_is_waited_for_in_the_end_is_named() {
-    type Waits<'a> = &'a [(usize, usize)];
-    let cases: [(Waits, Option<usize>, usize, usize); 5] = [
-        (&[(1, 2)], None, 1, 2),
-        (&[(1, 2), (2, 3)], None, 1, 3),
-        (&[(1, 2), (2, 3), (3, 2)], None, 1, 3),
-        (&[(1, 2), (2, 0), (0, 1)], None, 2, 2),
-        (&[(1, 2), (2, 0), (0, 1)], Some(1), 2, 1),
+    /// Who waits for whom, in which step.
+    type Waits<'a> = &'a [(usize, usize, u32)];
+    let cases: [(Waits, Option<usize>, usize, usize); 8] = [
+        (&[(1, 2, 0)], None, 1, 2),
+        (&[(1, 2, 0), (2, 3, 0)], None, 1, 3),
+        (&[(1, 2, 0), (2, 3, 0), (3, 2, 0)], None, 1, 2),
+        (&[(1, 2, 0), (2, 3, 0), (3, 2, 1)], None, 1, 3),
+        (&[(1, 2, 5), (2, 0, 5), (0, 1, 5)], None, 2, 2),
+        (&[(1, 2, 4), (2, 0, 5), (0, 1, 6)], None, 1, 2),
+        (&[(1, 2, 5), (2, 0, 4), (0, 1, 5)], None, 1, 0),
+        (&[(1, 2, 0), (2, 0, 0), (0, 1, 0)], Some(1), 2, 1),
     ];
     for (waits, goodbye, first, named) in cases {
         let health = Health::new(Rank(0), 4, Vec::new(), Duration::from_secs(60)).unwrap();
-        for &(rank, peer) in waits {
+        for &(rank, peer, step) in waits {
+            let id = StepId { sequence: 0, step, fingerprint: 0, operation: "test" };
             match rank {
-                0 => health.note_waiting(Some(Rank(peer))),
-                _ => health.note_heartbeat(Rank(rank), 0, Some(peer), Vec::new()),
+                0 => {
+                    health.note_step(&id);
+                    health.note_waiting(Some(Rank(peer)));
+                }
+                _ => health.note_heartbeat(Rank(rank), id.progress(), Some(peer), Vec::new()),
             }
         }
         goodbye.into_iter().for_each(|rank| health.note_goodbye(Rank(rank)));
@@ -229,7 +238,7 @@ fn ranks_and_nodes_that_there_are_not_end_the_connection() {
     };
     let heartbeat = |waiting_for, rank| {
         let busy = vec![BusyRank { rank, what: "saves".into(), ms: 1 }];
-        Control::Heartbeat { sequence: 0, waiting_for, busy }
+        Control::Heartbeat { progress: 0, waiting_for, busy }
     };
     let frames = [
         (
