@@ -29,7 +29,7 @@ use std::collections::HashSet;
 use std::process::Command;
 use std::sync::Arc;
 
-const TABLES: usize = 12;
+const TABLES: usize = 8;
 const TABLE_ROWS: u64 = 20_000;
 const DIM: usize = 32;
 const RANKS: usize = 8;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// How long a command may run. No check takes a third of it; one that hangs is to fail by name, and
-/// the others to run.
+/// How long a command may run. The longest, the tests, takes half of it; what hangs is to fail by
+/// name, and the others to run.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 pub struct Finished {

@@ -19,6 +19,11 @@ pub fn tests(workshop: &Workshop) -> Result<Outcome> {
     if !has_nextest && let Some(name) = workshop.required.forbids("nextest is not installed") {
         return Ok(Outcome::Failed(format!("REQUIRE={name}, but cargo-nextest is not installed")));
     }
+    // By itself: what building takes is no part of the tests' time.
+    let build = ["test", "--release", "--workspace", "--no-run", "--quiet"];
+    if !process::show(cargo(&build, &workshop.root))? {
+        return Ok(Outcome::Failed("they do not compile".into()));
+    }
     let finished = if has_nextest { run_nextest(workshop)? } else { run_cargo_test(workshop)? };
     let log = workshop.scratch().join("tests.log");
     process::write_lines(&log, &finished.lines)?;
@@ -162,6 +167,9 @@ fn summary_of(lines: &[String]) -> String {
     };
     let results: Vec<&str> =
         lines.iter().filter_map(|line| line.strip_prefix("test result:")).collect();
+    if results.is_empty() {
+        return "they were ended before the runner could sum up".into();
+    }
     let sum = |what| results.iter().map(|line| count(line, what)).sum::<usize>();
     format!("{} passed, {} failed, {} ignored", sum(" passed"), sum(" failed"), sum(" ignored"))
 }
@@ -217,5 +225,7 @@ mod tests {
         let plain = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
                      test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured";
         assert_eq!(summary_of(&lines(plain)), "7 passed, 2 failed, 1 ignored");
+        let ended = summary_of(&lines("        PASS [   0.003s] (1/2) xtask tidy::tests::a"));
+        assert!(ended.starts_with("they were ended"), "{ended}");
     }
 }
