@@ -41,16 +41,24 @@ pub struct StepId {
     pub operation: &'static str,
 }
 
-/// The name of what comes before the first operation, and how many of it there are at most.
+/// The name of what comes first in a job.
 pub(crate) const CHOICE: &str = "choosing paths";
-const MOST_CHOICES: u64 = 3;
+/// [`StepId::sequence`] from here on: rounds in which ranks tell each other where they are to be
+/// found, before the first operation.
+pub const SET_UP: u64 = u64::MAX - 4096;
+/// The number of the goodbye.
+pub(crate) const GOODBYE: u64 = u64::MAX;
 
 impl StepId {
     /// A number that is larger for each later step of a job.
     pub(crate) fn progress(&self) -> u64 {
-        let before = if self.operation == CHOICE { 0 } else { MOST_CHOICES };
-        let operations = self.sequence.saturating_add(before).min(u64::MAX >> 16);
-        operations << 16 | u64::from(self.step.min(0xffff))
+        let (phase, number) = match self.sequence {
+            number if self.operation == CHOICE => (0, number),
+            GOODBYE => (3, 0),
+            SET_UP.. => (1, self.sequence - SET_UP),
+            number => (2, number),
+        };
+        phase << 62 | number.min((1 << 46) - 1) << 16 | u64::from(self.step.min(0xffff))
     }
 }
 

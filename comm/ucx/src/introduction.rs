@@ -4,15 +4,13 @@ use headlong_comm::error::{CommError, Result};
 use headlong_comm::operation::{Algorithm, Collective, fingerprint};
 use headlong_comm::readable::readable;
 use headlong_comm::topology::Rank;
-use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
+use headlong_comm::transport::{Incoming, Outgoing, SET_UP, StepId, Transport};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol: it changes with tags, heads or this.
 const PROTOCOL: u32 = 1;
 /// Longest introduction: the address of a worker has some hundred bytes for each NIC.
 const LONGEST: usize = 1 << 17;
-/// Set-up is no operation of the job, which counts from 0.
-const SETUP: u64 = u64::MAX - 2000;
 
 /// Where a rank is to be found; or why it cannot be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,7 +103,7 @@ fn swap<'r>(
 ) -> Result<()> {
     let fingerprint = fingerprint(Collective::AllToAll, 0, Algorithm::Direct, 0);
     let operation = "connecting over ucx";
-    let id = StepId { sequence: SETUP + round, step, fingerprint, operation };
+    let id = StepId { sequence: SET_UP + round, step, fingerprint, operation };
     let outgoing: Vec<Outgoing> = peers.iter().map(|&to| Outgoing { to, bytes: mine }).collect();
     let pairs = peers.iter().zip(parts);
     let mut incoming: Vec<Incoming> =

@@ -5,15 +5,13 @@ use headlong_comm::error::{CommError, Result};
 use headlong_comm::operation::{Algorithm, Collective, fingerprint};
 use headlong_comm::readable::readable;
 use headlong_comm::topology::Rank;
-use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
+use headlong_comm::transport::{Incoming, Outgoing, SET_UP, StepId, Transport};
 use serde::{Deserialize, Serialize};
 
 /// Number of this protocol: it changes with the layout of a slot or of this information.
 const PROTOCOL: u32 = 2;
 /// Bytes of it on the way. Both sides know the length beforehand.
 const INFO_BYTES: usize = 4096;
-/// Set-up is no operation of the job, which counts from 0.
-const SETUP: u64 = u64::MAX - 1000;
 
 /// Where a rank's side of a connection is to be found, and how it is set up; or why there is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,7 +142,7 @@ pub(super) fn exchange(
 ) -> Result<Vec<EndpointInfo>> {
     let fingerprint = fingerprint(Collective::AllToAll, 0, Algorithm::Direct, 0);
     let id = StepId {
-        sequence: SETUP + round,
+        sequence: SET_UP + round,
         step: 0,
         fingerprint,
         operation: "connecting over verbs",

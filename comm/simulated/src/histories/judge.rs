@@ -60,9 +60,7 @@ impl Case {
         let errors: Vec<(usize, &CommError)> = errors.iter().filter(is_told).copied().collect();
         let first = errors.first().filter(|_| !blame.culprits.contains(&0));
         if let Some((one, first)) = first
-            && let Some((other, error)) = errors
-                .iter()
-                .find(|(rank, error)| !is_same(error, first, blame.hurried.contains(rank)))
+            && let Some((other, error)) = errors.iter().find(|(_, error)| !is_same(error, first))
         {
             return Err(format!("rank {one} says: {first}; rank {other}: {error}"));
         }
@@ -165,12 +163,8 @@ fn no_rank_is_left_behind(ends: &[End], marks: &[Marks]) -> Result<(), String> {
     }
 }
 
-/// One who comes late hears of an error in the words of a refusal; one whose clock is fast does
-/// not wait for the words of rank 0.
-fn is_same(one: &CommError, other: &CommError, is_hurried: bool) -> bool {
-    if is_hurried && one.culprit() == other.culprit() {
-        return true;
-    }
+/// One who comes late hears of an error in the words of a refusal.
+fn is_same(one: &CommError, other: &CommError) -> bool {
     let (one, other) = (one.to_string(), other.to_string());
     one.contains(&other) || other.contains(&one)
 }

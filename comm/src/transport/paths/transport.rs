@@ -6,7 +6,7 @@ use super::{Doorbell, Path, TcpPath};
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
 use crate::transport::tcp::TcpTransport;
-use crate::transport::{Expected, Incoming, Outgoing, StepId, Transport};
+use crate::transport::{Expected, GOODBYE, Incoming, Outgoing, StepId, Transport};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ impl Transport for PathTransport {
 
     /// Lets everything leave, then says goodbye over the control plane.
     fn close(&self) -> Result<()> {
-        let id = StepId { sequence: u64::MAX, step: 0, fingerprint: 0, operation: "goodbye" };
+        let id = StepId { sequence: GOODBYE, step: 0, fingerprint: 0, operation: "goodbye" };
         self.enter()?.flush(&self.frame(), &id)?;
         self.control.close()
     }

@@ -45,8 +45,11 @@ pub struct ControlThread {
     deadlines: Deadlines,
     lines: Vec<Line>,
     ports: Ports,
-    /// When each is judged, in time listened.
+    /// When each is judged, in time lived.
     suspicions: Vec<(Duration, CommError)>,
+    /// For how long this thread has waited as it meant to: what may explain a suspicion does not
+    /// arrive while this process is stopped.
+    lived: Duration,
     next_heartbeat: Instant,
     /// When busy ranks were looked at last, those that were told, and how often their longest was
     /// said.
@@ -74,6 +77,7 @@ impl ControlThread {
             lines,
             ports,
             suspicions: Vec::new(),
+            lived: Duration::ZERO,
             next_heartbeat: now,
             last_look: now,
             told_busy: Vec::new(),
@@ -96,17 +100,22 @@ impl ControlThread {
         while !self.health.is_stopping() {
             self.wait(pause);
             let last = std::mem::replace(&mut now, Instant::now());
-            let (passed, longest) =
-                (now.saturating_duration_since(last), pause + self.deadlines.heartbeat);
-            if passed > longest {
-                // This process itself was stopped or starved: no silence counts.
-                self.lines.iter_mut().for_each(|line| line.heard = now);
-            }
-            self.health.note_listened(passed.min(longest));
+            self.pass(now, now.saturating_duration_since(last), pause);
             self.turn(now);
             pause = self.pause();
         }
         self.leave();
+    }
+
+    /// Time has passed, of which this thread meant to wait for `pause`.
+    pub(super) fn pass(&mut self, now: Instant, passed: Duration, pause: Duration) {
+        let longest = pause + self.deadlines.heartbeat;
+        if passed > longest {
+            // This process itself was stopped or starved: no silence counts.
+            self.lines.iter_mut().for_each(|line| line.heard = now);
+        }
+        self.health.note_listened(passed.min(longest));
+        self.lived += passed.min(pause);
     }
 
     /// Does what is due, and hears what [`ControlThread::wait`] has found. Silence ends `now`,
@@ -122,8 +131,7 @@ impl ControlThread {
 
     fn pause(&self) -> Duration {
         let until_heartbeat = self.next_heartbeat.saturating_duration_since(Instant::now());
-        let listened = self.health.listened();
-        let until = |(due, _): &(Duration, CommError)| due.saturating_sub(listened);
+        let until = |(due, _): &(Duration, CommError)| due.saturating_sub(self.lived);
         let until_due = self.suspicions.iter().map(until).fold(until_heartbeat, Ord::min);
         // A peer's deadline has to be looked at too.
         until_due.clamp(Duration::from_millis(1), Duration::from_millis(250))
@@ -224,7 +232,7 @@ impl ControlThread {
                 } else {
                     Duration::ZERO
                 };
-                self.suspicions.push((self.health.listened() + pause, error));
+                self.suspicions.push((self.lived + pause, error));
             }
             Control::Report { error, .. } | Control::Abort { error } => {
                 self.health.fail(error);
@@ -237,10 +245,9 @@ impl ControlThread {
     }
 
     fn judge_suspicions(&mut self) {
-        let listened = self.health.listened();
         let due: Vec<CommError> = self
             .suspicions
-            .extract_if(.., |(due, _)| *due <= listened)
+            .extract_if(.., |(due, _)| *due <= self.lived)
             .map(|(_, error)| error)
             .collect();
         for error in due {
@@ -284,7 +291,7 @@ impl ControlThread {
     }
 
     /// The last words must arrive: closing a connection on which something unread lies would take
-    /// them back. Time in which this process is stopped is not theirs.
+    /// them back. Time in which this process is stopped does not count.
     fn leave(mut self) {
         const PAUSE: Duration = Duration::from_millis(20);
         let (mut left, mut now) = (LAST_WORDS, Instant::now());

@@ -220,8 +220,8 @@ impl Health {
         self.changed.notify_all();
     }
 
-    /// In slices, of which the time in which this process is stopped costs one: no word comes in
-    /// it.
+    /// Waits in slices: if this process is stopped meanwhile, that uses up one slice at most, since
+    /// nothing can arrive while it is stopped.
     fn wait_for_first(&self, longest: Duration) -> Option<CommError> {
         let mut left = longest;
         loop {
@@ -281,9 +281,8 @@ impl Health {
         }
     }
 
-    /// Of ranks that wait for each other in a circle, the one whose words do not arrive: it has
-    /// sent what the one that is least far waits for. Of several such it is the first of the
-    /// circle.
+    /// Of ranks that wait for each other in a circle, the one that the rank furthest behind waits
+    /// for: what it has sent must have been lost. Of several such it is the first of the circle.
     fn end_of_circle(&self, circle: &[Rank]) -> Rank {
         let progress = |place: &usize| {
             let waiting = circle[(place + circle.len() - 1) % circle.len()];
@@ -298,7 +297,7 @@ impl Health {
     }
 
     /// For how long the control thread has listened.
-    pub fn listened(&self) -> Duration {
+    fn listened(&self) -> Duration {
         Duration::from_nanos(self.listened_ns.load(Ordering::Relaxed))
     }
 

@@ -9,7 +9,7 @@ use crate::rendezvous::Deadlines;
 use crate::rendezvous::channel::{Channel, MOST_BYTES, TAG_BYTES, pair};
 use crate::system::Instant;
 use crate::topology::{Rank, Topology};
-use crate::transport::StepId;
+use crate::transport::{CHOICE, GOODBYE, SET_UP, StepId};
 use proptest::prelude::*;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -123,16 +123,10 @@ fn rank(rank: usize) -> (ControlThread, Arc<Health>, Vec<(TcpStream, Channel)>) 
         links.push(Link { peer: Rank(peer), stream, outbox });
         readers.push(FrameReader::new(RANKS, opener));
     }
-    let health =
-        Arc::new(Health::new(Rank(rank), RANKS, links, Duration::from_millis(100)).unwrap());
+    let deadlines = Deadlines::default();
+    let health = Arc::new(Health::new(Rank(rank), RANKS, links, deadlines.heartbeat).unwrap());
     (
-        ControlThread::new(
-            Arc::clone(&health),
-            Deadlines::default(),
-            readers,
-            Ports::default(),
-            None,
-        ),
+        ControlThread::new(Arc::clone(&health), deadlines, readers, Ports::default(), None),
         health,
         far,
     )
@@ -222,6 +216,39 @@ fn who_is_waited_for_in_the_end_is_named() {
         let culprit = health.resolve(late).culprit();
         assert_eq!(culprit, Some(Rank(named)), "{waits:?}, {goodbye:?}");
     }
+}
+
+/// A rank that was heard of just before a stop of this one has not been silent in it.
+#[test]
+fn a_rank_that_was_stopped_still_knows_who_waits_for_whom() {
+    let (mut thread, health, _far) = rank(0);
+    health.note_heartbeat(Rank(1), 0, Some(2), Vec::new());
+    let (pause, stop) = (Duration::from_millis(200), Duration::from_secs(3600));
+    thread.pass(Instant::now(), stop, pause);
+    let late = || health.resolve(health.late(Rank(1), "test", 0, Duration::ZERO)).culprit();
+    assert_eq!(late(), Some(Rank(2)));
+    (0..20).for_each(|_| thread.pass(Instant::now(), pause, pause));
+    assert_eq!(late(), Some(Rank(1)), "what rank 1 said is out of date");
+}
+
+/// From the choice of paths to the goodbye, over a network as well.
+#[test]
+fn later_steps_are_further() {
+    let step = |sequence, step, operation| StepId { sequence, step, fingerprint: 0, operation };
+    let job = [
+        step(0, 0, CHOICE),
+        step(0, 1, CHOICE),
+        step(2, 0, CHOICE),
+        step(SET_UP, 0, "verbs"),
+        step(SET_UP, 1, "verbs"),
+        step(SET_UP + 2, 0, "verbs"),
+        step(0, 0, "all_reduce"),
+        step(0, 5, "all_reduce"),
+        step(1, 0, "all_reduce"),
+        step(1 << 40, 0, "all_reduce"),
+        step(GOODBYE, 0, "goodbye"),
+    ];
+    assert!(job.is_sorted_by(|one, later| one.progress() < later.progress()));
 }
 
 /// The frames of which threads have died before they were looked at.
