@@ -536,13 +536,12 @@ Emulator::~Emulator() {
 int Emulator::run(const Grid& grid) {
   BlockState& b = *state_;
   if (!b.stacks) {
-    char* raw = static_cast<char*>(mmap(nullptr, kStacksBytes + HOSTCUDA_STACK_BYTES,
-                                        PROT_READ | PROT_WRITE,
+    constexpr size_t kLargePage = 2 << 20;
+    char* raw = static_cast<char*>(mmap(nullptr, kStacksBytes + kLargePage, PROT_READ | PROT_WRITE,
                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (raw == MAP_FAILED) return 2;
-    b.stacks = reinterpret_cast<char*>((uintptr_t(raw) + HOSTCUDA_STACK_BYTES - 1) &
-                                       ~uintptr_t(HOSTCUDA_STACK_BYTES - 1));
-    // A page for each stack is more than a processor has addresses at hand for.
+    b.stacks = reinterpret_cast<char*>((uintptr_t(raw) + kLargePage - 1) & ~(kLargePage - 1));
+    // A small page for each stack is more than the TLB holds.
     madvise(b.stacks, kStacksBytes, MADV_HUGEPAGE);
   }
   catch_faults();

@@ -1,7 +1,7 @@
 // Scans over a block's threads, for kernels that count before they write.
 
-// Each of these has one meeting of the block, between what warps leave for each other and what
-// they read: from one call of a kind to the next its threads must meet once more.
+// Each of these has one __syncthreads(), between writing its shared array and reading it. The
+// caller must have another one between two calls of the same function.
 
 // The sum of `value` over the threads before this one, and over all of them. All threads of the
 // block take part.

@@ -274,8 +274,8 @@ __device__ __forceinline__ void add(Found& sum, const Found& more) {
   sum.rows += more.rows;
 }
 
-// The sum over the tiles before `tile`, for all threads. As of scans, between two calls the block's
-// threads must meet.
+// The sum over the tiles before `tile`, for all threads. As with the scans, the caller must have a
+// __syncthreads() between two calls.
 __device__ __forceinline__ Found found_before(const u64* tiles, u32 tile) {
   __shared__ Found sums[WARPS];
   Found sum = {0, 0, 0}, total = {0, 0, 0};

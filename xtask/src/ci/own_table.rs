@@ -77,12 +77,17 @@ fn reuse_what_is_built(root: &Path, folder: &Path) -> Result<()> {
     let config = folder.join(".cargo/config.toml");
     fs::create_dir_all(folder.join(".cargo")).at(&config)?;
     let settings = fs::read_to_string(&settings).at(&settings)?;
-    let (whole, quick) = ("{ codegen-units = 1 }", "{ opt-level = 1 }");
-    let setting = |line: &str| match line.starts_with("headlong-") {
-        true => line.replace(whole, quick) + "\n",
-        false => line.to_owned() + "\n",
-    };
-    fs::write(&config, settings.lines().map(setting).collect::<String>()).at(&config)?;
+    let of_others = settings.lines().filter(|line| !line.starts_with("headlong-"));
+    let packages = "[profile.release.package]";
+    let quick: String =
+        ["comm", "device", "embedding", "metrics", "mlp", "planner", "reader", "verbs"]
+            .iter()
+            .map(|name| format!("\nheadlong-{name} = {{ opt-level = 1 }}"))
+            .collect();
+    let settings = of_others.fold(String::new(), |text, line| text + line + "\n");
+    ensure!(settings.contains(packages), ".cargo/config.toml has no {packages}");
+    let settings = settings.replace(packages, &(packages.to_owned() + &quick));
+    fs::write(&config, settings).at(&config)?;
     let fuzz = root.join("fuzz/Cargo.toml");
     let fuzz = fs::read_to_string(&fuzz).at(&fuzz)?;
     let features = fuzz.find("\n# ---- Features").context("fuzz/Cargo.toml: shared features")?;

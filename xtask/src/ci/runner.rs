@@ -22,7 +22,7 @@ pub fn tests(workshop: &Workshop) -> Result<Outcome> {
     // By itself: what building takes is no part of the tests' time.
     let build = ["test", "--release", "--workspace", "--no-run", "--quiet"];
     if !process::show(cargo(&build, &workshop.root))? {
-        return Ok(Outcome::Failed("they do not compile".into()));
+        return Ok(Outcome::Failed("they could not be built".into()));
     }
     let finished = if has_nextest { run_nextest(workshop)? } else { run_cargo_test(workshop)? };
     let log = workshop.scratch().join("tests.log");
@@ -37,7 +37,7 @@ pub fn tests(workshop: &Workshop) -> Result<Outcome> {
             workshop.required.forbids(reason).map(|name| format!("REQUIRE={name}: {reason}")),
         );
     }
-    let summary = summary_of(&finished.lines);
+    let summary = summary_of(&finished.lines, finished.success);
     Ok(match (finished.success, forbidden.is_empty()) {
         (true, true) => Outcome::Passed(summary),
         (true, false) => Outcome::Failed(forbidden.join("; ")),
@@ -156,8 +156,9 @@ fn skips_of(lines: &[String]) -> Vec<String> {
     reasons
 }
 
-/// The runner's closing words: nextest's summary, or the sum of all `test result:` lines.
-fn summary_of(lines: &[String]) -> String {
+/// The runner's closing words: nextest's summary, or the sum of all `test result:` lines; and that
+/// it was ended, where it has failed and none of it says why.
+fn summary_of(lines: &[String], has_succeeded: bool) -> String {
     if let Some(line) = lines.iter().rev().find(|line| line.trim_start().starts_with("Summary [")) {
         return line.split_once(']').map_or(line.as_str(), |(_, counts)| counts).trim().to_string();
     }
@@ -167,11 +168,10 @@ fn summary_of(lines: &[String]) -> String {
     };
     let results: Vec<&str> =
         lines.iter().filter_map(|line| line.strip_prefix("test result:")).collect();
-    if results.is_empty() {
-        return "they were ended before the runner could sum up".into();
-    }
     let sum = |what| results.iter().map(|line| count(line, what)).sum::<usize>();
-    format!("{} passed, {} failed, {} ignored", sum(" passed"), sum(" failed"), sum(" ignored"))
+    let failed = sum(" failed");
+    let end = if has_succeeded || failed > 0 { "" } else { ", then they were ended" };
+    format!("{} passed, {failed} failed, {} ignored{end}", sum(" passed"), sum(" ignored"))
 }
 
 #[cfg(test)]
@@ -215,7 +215,10 @@ mod tests {
     #[test]
     fn skips_and_the_summary_are_read_from_the_output() {
         assert_eq!(skips_of(&lines(NEXTEST)), ["/data/criteo is absent", "python has no torch"]);
-        assert_eq!(summary_of(&lines(NEXTEST)), "2 tests run: 1 passed, 1 failed, 0 skipped");
+        assert_eq!(
+            summary_of(&lines(NEXTEST), false),
+            "2 tests run: 1 passed, 1 failed, 0 skipped"
+        );
         let failures = failures_of(&lines(NEXTEST));
         assert!(
             failures.starts_with("\n  FAIL [   0.004s] (2/2) xtask tidy::tests::b\n    thread")
@@ -224,8 +227,8 @@ mod tests {
         assert_eq!(failures.matches("FAIL").count(), 1, "the summary's list is not repeated");
         let plain = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
                      test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured";
-        assert_eq!(summary_of(&lines(plain)), "7 passed, 2 failed, 1 ignored");
-        let ended = summary_of(&lines("        PASS [   0.003s] (1/2) xtask tidy::tests::a"));
-        assert!(ended.starts_with("they were ended"), "{ended}");
+        assert_eq!(summary_of(&lines(plain), false), "7 passed, 2 failed, 1 ignored");
+        let ended = summary_of(&lines("test result: ok. 3 passed; 0 failed; 0 ignored"), false);
+        assert_eq!(ended, "3 passed, 0 failed, 0 ignored, then they were ended");
     }
 }

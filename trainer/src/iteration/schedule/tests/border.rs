@@ -28,7 +28,7 @@ const SEEN: [(&str, &str, u64); 2] =
     [("lookup_replicated", "update_replicated", 2), ("copy_learning_rates", "update_owned", 5)];
 /// Which waits a run goes without: `stage awaited`.
 const WITHOUT: &str = "TEST_BORDER_WITHOUT";
-/// What it has to come to: at the first of its runs that does not, it ends.
+/// What it is expected to come to: it ends with the first schedule that comes to something else.
 const EXPECTED: &str = "TEST_BORDER_EXPECTED";
 /// What it trains, by its place in [`OF`].
 const OF_VARIABLE: &str = "TEST_BORDER_OF";
