@@ -59,9 +59,7 @@ pub enum Control {
         node_of: Vec<usize>,
     },
     Heartbeat {
-        /// The step that the sender is in, or was in last ([`StepId::progress`]).
-        ///
-        /// [`StepId::progress`]: crate::transport::StepId::progress
+        /// The step that the sender is in, or was in last: `StepId::progress`.
         progress: u64,
         /// The peer it waits for, if it waits.
         waiting_for: Option<usize>,
