@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// How long a command may run. The longest, the tests, takes half of it; what hangs is to fail by
+/// How long a command may run. The longest, the tests, takes two thirds; what hangs is to fail by
 /// name, and the others to run.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 

@@ -71,7 +71,7 @@ pub fn own_table(workshop: &Workshop) -> Result<Outcome> {
 
 /// Gives the crates that both need the settings and features of the workspace's build: those of
 /// others are then not built again. Those of Headlong are, as a path outside of the workspace makes
-/// other crates of them: what the page does takes a second, and their optimisation took minutes.
+/// other crates of them; for what the page does they need not be optimised.
 fn reuse_what_is_built(root: &Path, folder: &Path) -> Result<()> {
     let settings = root.join(".cargo/config.toml");
     let config = folder.join(".cargo/config.toml");

@@ -20,8 +20,7 @@ pub fn tests(workshop: &Workshop) -> Result<Outcome> {
         return Ok(Outcome::Failed(format!("REQUIRE={name}, but cargo-nextest is not installed")));
     }
     // By itself: what building takes is no part of the tests' time.
-    let build = ["test", "--release", "--workspace", "--no-run", "--quiet"];
-    if !process::show(cargo(&build, &workshop.root))? {
+    if !build(workshop)? {
         return Ok(Outcome::Failed("they could not be built".into()));
     }
     let finished = if has_nextest { run_nextest(workshop)? } else { run_cargo_test(workshop)? };
@@ -43,6 +42,13 @@ pub fn tests(workshop: &Workshop) -> Result<Outcome> {
         (true, false) => Outcome::Failed(forbidden.join("; ")),
         (false, _) => Outcome::Failed(format!("{summary}{}", failures_of(&finished.lines))),
     })
+}
+
+/// Builds every test, and with them the examples and programs of the workspace: one package alone
+/// would have dependencies with other features, and all of them would be compiled once more.
+pub fn build(workshop: &Workshop) -> Result<bool> {
+    let arguments = ["test", "--release", "--workspace", "--no-run", "--quiet"];
+    process::show(cargo(&arguments, &workshop.root))
 }
 
 /// A line for each test that failed, with where it panicked and the first two lines of why, from

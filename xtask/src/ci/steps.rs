@@ -174,11 +174,7 @@ fn examples(workshop: &Workshop) -> Result<Outcome> {
         .flat_map(|package| &package.targets);
     let names: Vec<&str> =
         targets.filter(|target| target.is_example()).map(|target| target.name.as_str()).collect();
-    // With the tests, as they were built: alone, they would have dependencies with other features.
-    if !process::show(cargo(
-        &["test", "--release", "--workspace", "--no-run", "--quiet"],
-        &workshop.root,
-    ))? {
+    if !runner::build(workshop)? {
         return Ok(Outcome::Failed("they do not compile".into()));
     }
     let mut failed = Vec::new();
@@ -273,12 +269,7 @@ const SHARE_S: &str = "2.5";
 /// Reads mutants of each format for [`SHARE_S`], always the same ones in the same order;
 /// `cargo xtask soak --only mutants` reads ten million others.
 fn mutants(workshop: &Workshop) -> Result<Outcome> {
-    // Built together with the tests: building this package by itself would resolve other features
-    // and compile its dependencies again.
-    if !process::show(cargo(
-        &["test", "--release", "--workspace", "--no-run", "--quiet"],
-        &workshop.root,
-    ))? {
+    if !runner::build(workshop)? {
         return Ok(Outcome::Failed("it does not compile".into()));
     }
     let program = workshop.target().join("release/headlong-mutation");

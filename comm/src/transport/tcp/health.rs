@@ -15,6 +15,7 @@ use std::time::Duration;
 /// How long a lost data connection waits for the control channel to say what really happened.
 const GRACE: Duration = Duration::from_millis(200);
 const VERDICT: Duration = Duration::from_secs(1);
+/// The most that a stop of this process takes of such a wait.
 const SLICE: Duration = Duration::from_millis(50);
 const NONE: usize = usize::MAX;
 

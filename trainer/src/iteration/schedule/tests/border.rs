@@ -21,7 +21,8 @@ const STEPS: u64 = 24;
 const STEPS_WITHOUT: u64 = 96;
 /// Orders of the device in which steps are to come to the same.
 const SEEDS: u64 = 4;
-/// Orders among which a missing wait is to show in one: ten times as many as the rarest one needs.
+/// Orders among which a missing wait is to show in one: several times as many as the rarest one has
+/// needed.
 const MOST_SEEDS: u64 = 120;
 /// Orders in which a missing wait has shown before others: they are tried first.
 const SEEN: [(&str, &str, u64); 2] =
