@@ -7,7 +7,7 @@
 //! rank exchanges with the `n - 1` others of its node and the `m - 1` of its rail; else with all.
 //! Rank 0 shares the control channel with all others, which share it with rank 0.
 
-use crate::collectives::group::{Group, Levels};
+use crate::collectives::group::Group;
 use crate::options::AllToAll;
 use crate::plan::hierarchical;
 use crate::rendezvous::descriptors;
@@ -66,10 +66,7 @@ impl Demand {
                 Messages { of_one_length, of_any_length: of_one_length + inside }
             }
         };
-        let peers = match Group::levels(topology, rank) {
-            Levels::One(_) => ranks - 1,
-            Levels::Two { node, rail } => node.len - 1 + rail.len - 1,
-        };
+        let peers = Group::levels(topology, rank).peers().len();
         let data_connections = if is_by_node { peers } else { ranks - 1 };
         let control_connections = descriptors::control_connections(rank, ranks);
         let [own, each_rank, each_connection] = BYTES;

@@ -125,4 +125,13 @@ impl CommOptions {
         };
         self.one_step_bytes.unwrap_or(measured)
     }
+
+    /// Whether in jobs of many ranks each exchanges with those of its node and of its rail alone,
+    /// where nodes allow it. Where another way was asked for, or the fastest was measured, it may
+    /// need all.
+    pub(crate) fn keeps_to_rails(&self) -> bool {
+        self.all_to_all != AllToAll::Flat
+            && self.all_reduce == AllReduce::Auto
+            && self.tuning.is_none()
+    }
 }

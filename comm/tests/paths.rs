@@ -3,7 +3,7 @@
 
 use crate::memory_path;
 use crate::tcp_support;
-use headlong_comm::transport::paths::{Head, Path, PathError, PathTransport, Progress, Silent};
+use headlong_comm::transport::paths::{Doorbells, Head, Path, PathError, PathTransport, Progress};
 use headlong_comm::transport::{Expected, Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{AllReduce, CommError, CommOptions, Communicator, Rank, Topology};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn job(num_ranks: usize, near: impl Fn(usize, usize) -> bool) -> Vec<Arc<PathTra
     }
     let ends = tcp_support::job(num_ranks).into_iter().zip(paths);
     ends.map(|(control, paths)| {
-        Arc::new(PathTransport::new(control, paths, Box::new(Silent)).expect("paths"))
+        Arc::new(PathTransport::new(control, paths, Doorbells::default()).expect("paths"))
     })
     .collect()
 }
@@ -159,7 +159,7 @@ fn paths_let_go_of_an_exchange_that_has_failed() {
         let ends = tcp_support::job(2).into_iter().zip(&withdrawn).enumerate();
         let ends = ends.map(|(rank, (control, withdrawn))| {
             let path = Box::new(Failing(Arc::clone(withdrawn))) as Box<dyn Path>;
-            PathTransport::new(control, vec![(Rank(1 - rank), path)], Box::new(Silent))
+            PathTransport::new(control, vec![(Rank(1 - rank), path)], Doorbells::default())
         });
         let ends: Vec<PathTransport> = ends.map(|end| end.expect("paths")).collect();
         let id = StepId { sequence: 0, step: 0, fingerprint: 5, operation: "test" };

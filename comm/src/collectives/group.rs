@@ -23,6 +23,15 @@ pub(crate) enum Levels {
 }
 
 impl Levels {
+    /// The other ranks that this one exchanges with.
+    pub(crate) fn peers(self) -> Vec<Rank> {
+        let ranks = |group: Group| group.peers().map(|(_, rank)| rank);
+        match self {
+            Levels::One(all) => ranks(all).collect(),
+            Levels::Two { node, rail } => ranks(node).chain(ranks(rail)).collect(),
+        }
+    }
+
     /// What all ranks must agree on.
     pub(super) fn algorithm(self) -> Algorithm {
         match self {
@@ -69,7 +78,7 @@ impl Group {
     }
 
     /// The others and their places, rising.
-    pub(super) fn peers(self) -> impl Iterator<Item = (usize, Rank)> {
+    pub(crate) fn peers(self) -> impl Iterator<Item = (usize, Rank)> {
         (0..self.len)
             .filter(move |&place| place != self.me)
             .map(move |place| (place, self.rank(place)))

@@ -9,6 +9,9 @@
 //! | `ucx` | UCX, or an error | UCX, or an error |
 //! | `tcp` | TCP | TCP |
 //!
+//! A network joins the ranks that exchange with each other: all of them, or, where they are many,
+//! those of a node and of a rail ([`ChooseOptions::exchanges`]).
+//!
 //! Every rank tells all others what it can and why it cannot do the rest; all draw the same
 //! conclusion from the same words. What was asked for by name is never replaced by something
 //! slower: the error names the first rank that lacks it.
@@ -19,10 +22,12 @@ mod words;
 pub use table::Row;
 
 use super::Transport;
-use super::paths::{Doorbell, Path, PathTransport, Silent, name_of};
+use super::paths::{Doorbell, Doorbells, Path, PathTransport, name_of};
 use super::shm::{self, Attachment, Neighbourhood, Offer};
 use super::tcp::TcpTransport;
+use crate::collectives::group::{Group, Levels};
 use crate::error::{CommError, Result};
+use crate::options::CommOptions;
 use crate::readable::readable;
 use crate::topology::{Rank, Topology};
 use serde::{Deserialize, Serialize};
@@ -80,8 +85,8 @@ pub trait Network: Send + Sync {
     fn connect(&self, control: &TcpTransport, peers: &[Rank])
     -> Result<Vec<(Rank, Box<dyn Path>)>>;
 
-    /// What wakes a rank that waits for the paths that [`Network::connect`] has made, where all of
-    /// a job's paths are this network's; none: it naps.
+    /// What wakes a rank that waits for the paths that [`Network::connect`] has made; none: it
+    /// naps.
     fn doorbell(&self) -> Option<Box<dyn Doorbell>> {
         None
     }
@@ -94,6 +99,9 @@ pub struct ChooseOptions<'a> {
     pub wanted: Wanted,
     /// The network besides TCP, where the program has one: UCX where that is wanted, else verbs.
     pub network: Option<&'a dyn Network>,
+    /// How the job's communicator works: in a large job the network then joins only ranks that
+    /// exchange, and whatever else is sent goes over TCP. None: any rank may send to any other.
+    pub exchanges: Option<&'a CommOptions>,
 }
 
 /// What was chosen.
@@ -159,7 +167,9 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
     } else {
         (None, vec![Ok(()); topology.num_nodes()])
     };
-    let decision = Decision { topology: &topology, need, nodes, network };
+    let along_rails = options.exchanges.is_some_and(CommOptions::keeps_to_rails)
+        && matches!(Group::levels(&topology, control.rank()), Levels::Two { .. });
+    let decision = Decision { topology: &topology, need, nodes, network, along_rails };
     decision.check_wanted().inspect_err(|error| control.abort(error.clone()))?;
     let rows = table::rows(&decision);
     let name = decision.name();
@@ -167,17 +177,17 @@ pub fn choose(control: Arc<TcpTransport>, options: &ChooseOptions) -> Result<Cho
         control.set_sealed(false);
         return Ok(Chosen { transport: control, rows });
     }
-    let Neighbourhood { mut paths, mut doorbell } =
-        near.unwrap_or_else(|| Neighbourhood { paths: Vec::new(), doorbell: Box::new(Silent) });
+    let (mut paths, mut doorbells) = (Vec::new(), Doorbells::default());
+    if let Some(near) = near {
+        (paths, doorbells.node) = (near.paths, near.doorbell);
+    }
     if let (true, Some(network)) = (decision.uses_network(), options.network) {
         paths.extend(network.connect(&control, &decision.network_peers(control.rank()))?);
-        if decision.need.network_inside {
-            doorbell = network.doorbell().unwrap_or(doorbell);
-        }
+        doorbells.network = network.doorbell().unwrap_or(doorbells.network);
     }
     control.set_sealed(false);
     let transport =
-        PathTransport::new(control, paths, doorbell)?.with_common(name, decision.in_place_bytes());
+        PathTransport::new(control, paths, doorbells)?.with_common(name, decision.in_place_bytes());
     Ok(Chosen { transport: Arc::new(transport), rows })
 }
 
@@ -262,6 +272,8 @@ struct Decision<'a> {
     nodes: Vec<Verdict>,
     /// Whether every rank has the network.
     network: Verdict,
+    /// No rank exchanges with all others.
+    along_rails: bool,
 }
 
 impl Decision<'_> {
@@ -292,7 +304,11 @@ impl Decision<'_> {
     fn network_peers(&self, rank: Rank) -> Vec<Rank> {
         let is_other = |peer: &Rank| self.topology.node_of(*peer) != self.topology.node_of(rank);
         let inside = |peer: &Rank| self.need.network_inside && *peer != rank;
-        self.topology.ranks().filter(|peer| is_other(peer) || inside(peer)).collect()
+        let peers = match self.along_rails {
+            true => Group::levels(self.topology, rank).peers(),
+            false => self.topology.ranks().collect(),
+        };
+        peers.into_iter().filter(|peer| is_other(peer) || inside(peer)).collect()
     }
 
     fn check_wanted(&self) -> Result<()> {

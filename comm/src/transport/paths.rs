@@ -123,10 +123,10 @@ pub trait Path: Send {
         let _ = sealed;
     }
 
-    /// Whether this rank's [`Doorbell`] rings when the peer has moved something. Where it does not,
-    /// waiting is done in short naps.
-    fn rings(&self) -> bool {
-        false
+    /// Which of this rank's [`Doorbells`] rings when the peer has moved something. None: waiting is
+    /// done in short naps.
+    fn rings(&self) -> Option<DoorbellKind> {
+        None
     }
 
     /// Whether [`Path::watch`] can find anything. The same on every call.
@@ -156,9 +156,41 @@ pub trait Doorbell: Send + Sync {
     fn ignore(&self);
 }
 
+/// One of the doorbells of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DoorbellKind {
+    /// The one that ranks of the same node ring.
+    Node,
+    /// The network's.
+    Network,
+}
+
+/// What wakes a sleeping rank. It can sleep at one of them at a time.
+pub struct Doorbells {
+    /// Rung by paths that ring [`DoorbellKind::Node`].
+    pub node: Box<dyn Doorbell>,
+    /// Rung by paths that ring [`DoorbellKind::Network`].
+    pub network: Box<dyn Doorbell>,
+}
+
+impl Doorbells {
+    pub(crate) fn at(&self, doorbell: DoorbellKind) -> &dyn Doorbell {
+        match doorbell {
+            DoorbellKind::Node => &*self.node,
+            DoorbellKind::Network => &*self.network,
+        }
+    }
+}
+
+impl Default for Doorbells {
+    /// None: naps.
+    fn default() -> Self {
+        Self { node: Box::new(Silent), network: Box::new(Silent) }
+    }
+}
+
 /// No doorbell: naps.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
+struct Silent;
 
 impl Doorbell for Silent {
     fn listen(&self) -> u32 {

@@ -161,7 +161,8 @@ fn run(settings: &Settings) -> Result<(), CommError> {
     sleep(settings.before_choice);
     let ucx = (settings.wanted == Wanted::Ucx).then(|| UcxNetwork::of_machine(&control));
     let network = ucx.as_ref().map(|ucx| ucx as &dyn Network);
-    let chosen = choose(control, &ChooseOptions { wanted: settings.wanted, network })?;
+    let chosen =
+        choose(control, &ChooseOptions { wanted: settings.wanted, network, exchanges: None })?;
     if rank == Rank(0) {
         chosen.table().lines().for_each(|line| say(rank, line));
     }

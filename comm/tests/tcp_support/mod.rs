@@ -204,7 +204,7 @@ impl Way {
                 Way::Verbs | Way::Nodes => Some(&nics as &dyn Network),
                 _ => ucx.as_ref().map(|ucx| ucx as &dyn Network),
             };
-            choose(control, &ChooseOptions { wanted: self.wanted(), network })
+            choose(control, &ChooseOptions { wanted: self.wanted(), network, exchanges: None })
         };
         std::thread::scope(|scope| {
             let choice = &choice;

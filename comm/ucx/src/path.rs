@@ -1,7 +1,7 @@
 //! A [`Path`] over a link.
 
 use crate::hub::Hub;
-use headlong_comm::transport::paths::{Head, Path, PathError, Progress};
+use headlong_comm::transport::paths::{DoorbellKind, Head, Path, PathError, Progress};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Both directions between this rank and one peer, over UCX.
@@ -50,8 +50,8 @@ impl Path for UcxPath {
         self.hub().withdraw();
     }
 
-    fn rings(&self) -> bool {
-        true
+    fn rings(&self) -> Option<DoorbellKind> {
+        Some(DoorbellKind::Network)
     }
 
     /// UCX moves what it has only while it is called, for all links at once.

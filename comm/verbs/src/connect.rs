@@ -12,6 +12,7 @@
 
 use super::arena::Arena;
 use super::choose::{Choice, choose};
+use super::doorbell::VerbsDoorbell;
 use super::endpoint_info::{EndpointInfo, end, exchange};
 use super::hub::{Hub, SignalReceives};
 use super::layout::{FLAG_BYTES, Far, Layout, Near};
@@ -27,7 +28,7 @@ use headlong_comm::error::Result;
 use headlong_comm::readable::text;
 use headlong_comm::topology::Rank;
 use headlong_comm::transport::Transport;
-use headlong_comm::transport::paths::Path;
+use headlong_comm::transport::paths::{Doorbell, Path};
 use std::sync::{Arc, Mutex};
 
 /// Receiver-not-ready: for ever, in steps of 0.64 ms. The control transport knows when a peer is
@@ -54,6 +55,15 @@ pub fn available(
     }
 }
 
+/// What joins a rank to its peers.
+pub struct Connected {
+    /// To each of them.
+    pub paths: Vec<(Rank, Box<dyn Path>)>,
+    /// What wakes a rank that waits for them. None: the NIC has no events, or signals are atomics,
+    /// which make none.
+    pub doorbell: Option<Box<dyn Doorbell>>,
+}
+
 /// A path to each of `peers`. All ranks call it, and each is among the peers of those that are
 /// among its. What a careful user wants to know is added to `remarks`.
 ///
@@ -65,7 +75,7 @@ pub fn connect(
     provider: &dyn Provider,
     peers: &[Rank],
     remarks: &mut Vec<String>,
-) -> Result<Vec<(Rank, Box<dyn Path>)>> {
+) -> Result<Connected> {
     let me = control.rank();
     let local_index = control.topology().local_index(me);
     let site = available(provider, settings, local_index)
@@ -81,14 +91,16 @@ pub fn connect(
     let hub = compare(peers, &mine, &infos)
         .and_then(|()| site.join(settings, peers, &infos).map_err(text));
     agree(control, 1, peers, hub.as_ref().err())?;
-    let hub = Arc::new(Mutex::new(hub.map_err(|reason| end(control, me, reason))?));
+    let hub = hub.map_err(|reason| end(control, me, reason))?;
+    let doorbell = hub.rings().then(|| Box::new(VerbsDoorbell::new(&hub.queue)) as Box<_>);
+    let hub = Arc::new(Mutex::new(hub));
     let path = |link| Box::new(VerbsPath::new(&hub, link)) as Box<dyn Path>;
     let mut paths: Vec<(Rank, Box<dyn Path>)> =
         peers.iter().enumerate().map(|(link, &peer)| (peer, path(link))).collect();
     let probed = probe(control, settings, &mut paths);
     agree(control, 2, peers, probed.as_ref().err())?;
     match probed {
-        Ok(()) => Ok(paths),
+        Ok(()) => Ok(Connected { paths, doorbell }),
         Err(reason) => Err(end(control, me, reason)),
     }
 }

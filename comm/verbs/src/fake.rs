@@ -71,6 +71,17 @@ impl Fabric {
         self.lock().fault = Some(fault);
     }
 
+    /// From now on completion queues that are made have events at which a thread can sleep. Who
+    /// sleeps does not look, so something must [move time](Fabric::pass).
+    pub fn with_events(&self) {
+        self.lock().has_events = true;
+    }
+
+    /// Lets time pass, as a look does.
+    pub fn pass(&self) {
+        self.look(|_| ());
+    }
+
     /// The NICs of a node.
     pub fn provider(self: &Arc<Self>, node: usize) -> Arc<dyn Provider> {
         Arc::new(NodeNics { fabric: Arc::clone(self), node })
@@ -84,6 +95,11 @@ impl Fabric {
     /// Pulls (`true`) or mends (`false`) all cables between two nodes.
     pub fn cut(&self, one: usize, other: usize, is_cut: bool) {
         self.lock().cut(one, other, is_cut);
+    }
+
+    /// How many queue pairs were made.
+    pub fn queue_pairs(&self) -> usize {
+        self.lock().pairs.len()
     }
 
     /// Switches a node off: it no longer answers.

@@ -54,6 +54,11 @@ impl SignalReceives {
 }
 
 impl Hub {
+    /// Whether whatever comes is a completion that a rank can sleep for.
+    pub(super) fn rings(&self) -> bool {
+        self.queue.events().is_some() && self.links.first().is_some_and(Link::completes)
+    }
+
     pub(super) fn look(&mut self) {
         if let Err(error) = self.take_completions() {
             self.fail_all(&error.to_string());

@@ -19,6 +19,7 @@ mod bus;
 mod chains;
 mod choose;
 mod connect;
+mod doorbell;
 mod endpoint_info;
 pub mod fake;
 mod flow;
@@ -40,7 +41,7 @@ mod tests;
 
 pub use choose::{Choice, choose};
 use connect::queue_pair_settings;
-pub use connect::{available, connect};
+pub use connect::{Connected, available, connect};
 #[doc(hidden)]
 pub use endpoint_info::info_again;
 #[doc(hidden)]

@@ -54,6 +54,11 @@ impl Link {
         self.chains.has(number)
     }
 
+    /// Whether what comes is a completion; atomics make none.
+    pub(super) fn completes(&self) -> bool {
+        self.signal == Signal::Immediate
+    }
+
     pub(super) fn check(&self) -> Result<(), PathError> {
         self.failed.clone().map_or(Ok(()), Err)
     }

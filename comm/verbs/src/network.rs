@@ -1,13 +1,13 @@
 //! Verbs as one of the networks that ranks choose from.
 
-use super::connect::{available, connect};
+use super::connect::{Connected, available, connect};
 use super::memory_node;
 use super::nic::Provider;
 use super::settings::VerbsSettings;
 use super::sys::Verbs;
 use headlong_comm::transport::Transport as _;
 use headlong_comm::transport::choose::Network;
-use headlong_comm::transport::paths::Path;
+use headlong_comm::transport::paths::{Doorbell, Path};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{Rank, Result};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,12 +19,14 @@ pub struct VerbsNetwork {
     provider: Result<Arc<dyn Provider>, String>,
     local_index: usize,
     remarks: Mutex<Vec<String>>,
+    /// Until it is asked for.
+    doorbell: Mutex<Option<Box<dyn Doorbell>>>,
 }
 
 impl VerbsNetwork {
     /// For the rank with `local_index` on its node.
     pub fn new(settings: VerbsSettings, provider: Arc<dyn Provider>, local_index: usize) -> Self {
-        Self { settings, provider: Ok(provider), local_index, remarks: Mutex::default() }
+        Self::with(settings, Ok(provider), local_index)
     }
 
     /// Over this machine's NICs, through libibverbs, for the rank of `control`; near the memory
@@ -35,7 +37,16 @@ impl VerbsNetwork {
         let local_index = control.topology().local_index(control.rank());
         let provider = Verbs::open().map(|verbs| verbs as Arc<dyn Provider>);
         let provider = provider.map_err(|error| error.to_string());
-        Self { settings, provider, local_index, remarks: Mutex::default() }
+        Self::with(settings, provider, local_index)
+    }
+
+    fn with(
+        settings: VerbsSettings,
+        provider: Result<Arc<dyn Provider>, String>,
+        local_index: usize,
+    ) -> Self {
+        let (remarks, doorbell) = (Mutex::default(), Mutex::default());
+        Self { settings, provider, local_index, remarks, doorbell }
     }
 
     /// The NICs, for what devices exchange between nodes by themselves.
@@ -63,6 +74,13 @@ impl Network for VerbsNetwork {
     ) -> Result<Vec<(Rank, Box<dyn Path>)>> {
         let provider = self.provider.as_ref().expect("every rank has said that it is there");
         let mut remarks = self.remarks.lock().unwrap_or_else(PoisonError::into_inner);
-        connect(control, &self.settings, &**provider, peers, &mut remarks)
+        let Connected { paths, doorbell } =
+            connect(control, &self.settings, &**provider, peers, &mut remarks)?;
+        *self.doorbell.lock().unwrap_or_else(PoisonError::into_inner) = doorbell;
+        Ok(paths)
+    }
+
+    fn doorbell(&self) -> Option<Box<dyn Doorbell>> {
+        self.doorbell.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

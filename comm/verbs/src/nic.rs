@@ -289,4 +289,12 @@ pub trait CompletionQueue: Any + Send + Sync {
     /// Appends at most `most` completions to `into`; how many. Takes no new memory if `into` has
     /// room.
     fn poll(&self, into: &mut Vec<Completion>, most: usize) -> NicResult<usize>;
+
+    /// A descriptor that a thread can sleep at: readable from the first completion on that comes
+    /// after [`CompletionQueue::arm`]. None: the NIC has none.
+    fn events(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Makes [`CompletionQueue::events`] wait for the next completion, and forget those before.
+    /// What has come until then shows there no more: look again before you sleep.
+    fn arm(&self) -> NicResult<()>;
 }

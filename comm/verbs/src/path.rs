@@ -4,7 +4,7 @@ use super::arena::Arena;
 use super::header::StripHeader;
 use super::hub::Hub;
 use super::layout::Near;
-use headlong_comm::transport::paths::{Head, Path, PathError, Progress};
+use headlong_comm::transport::paths::{DoorbellKind, Head, Path, PathError, Progress};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Both directions between this rank and one peer, over a NIC. Messages that are longer
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct VerbsPath {
     link: usize,
     capacity: usize,
+    rings: bool,
     hub: Arc<Mutex<Hub>>,
     /// The hub's own memory, for messages that are shown where they lie.
     slots: Arc<Arena>,
@@ -21,7 +22,7 @@ impl VerbsPath {
     pub(super) fn new(hub: &Arc<Mutex<Hub>>, link: usize) -> Self {
         let locked = hub.lock().unwrap_or_else(PoisonError::into_inner);
         let (capacity, slots) = (locked.links[link].layout.capacity, Arc::clone(&locked.slots));
-        Self { link, capacity, hub: Arc::clone(hub), slots }
+        Self { link, capacity, rings: locked.rings(), hub: Arc::clone(hub), slots }
     }
 
     fn look(&self) -> Result<MutexGuard<'_, Hub>, PathError> {
@@ -116,6 +117,10 @@ impl Path for VerbsPath {
             true => Ok(Progress::Done),
             false => Ok(Progress::Idle),
         }
+    }
+
+    fn rings(&self) -> Option<DoorbellKind> {
+        self.rings.then_some(DoorbellKind::Network)
     }
 
     fn is_watched(&self) -> bool {

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod collectives;
+mod doorbells;
 mod failures;
 #[path = "../../tests/tcp_support/mod.rs"]
 mod tcp_support;

@@ -155,7 +155,7 @@ impl Job {
         let joins = part("bridge", &ends, 0)?;
         let bridge: Option<Result<Bridge>> = joins.map(|control| {
             let nics = VerbsNetwork::of_machine(&control, config.comm.verbs.clone());
-            let transport = chosen(control, &config, &nics)?.transport;
+            let transport = chosen(control, &config, &comm_options, &nics)?.transport;
             Ok(Bridge::new(transport, config.comm.deadline(), ends))
         });
         let is_own = rank >= evaluating[0];
@@ -334,11 +334,16 @@ fn tell(communicator: &Communicator, error: &Error) {
 }
 
 /// What carries between ranks that have come together: with `nics`, unless UCX is wanted.
-fn chosen(control: Arc<TcpTransport>, config: &Config, nics: &VerbsNetwork) -> Result<Chosen> {
+fn chosen(
+    control: Arc<TcpTransport>,
+    config: &Config,
+    exchanges: &CommOptions,
+    nics: &VerbsNetwork,
+) -> Result<Chosen> {
     let wanted = wanted(config.run.transport);
     let ucx = (wanted == Wanted::Ucx).then(|| UcxNetwork::of_machine(&control));
     let network = ucx.as_ref().map_or(nics as &dyn Network, |ucx| ucx);
-    let options = ChooseOptions { wanted, network: Some(network) };
+    let options = ChooseOptions { wanted, network: Some(network), exchanges: Some(exchanges) };
     choose(control, &options).map_err(Error::communication("the ranks have no common way"))
 }
 
@@ -351,7 +356,7 @@ fn carried(
     is_said: bool,
 ) -> Result<(Config, Communicator)> {
     let nics = VerbsNetwork::of_machine(&control, config.comm.verbs.clone());
-    let chosen = chosen(control, &config, &nics)?;
+    let chosen = chosen(control, &config, &options, &nics)?;
     if is_said && chosen.transport.rank().0 == 0 && chosen.rows.len() > 1 {
         chosen.table().lines().for_each(say);
         nics.remarks().iter().for_each(say);

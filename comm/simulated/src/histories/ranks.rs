@@ -6,7 +6,7 @@ use crate::rendezvous::{JoinOptions, join};
 use crate::system::{NEVER, Time, machine, now, sleep};
 use crate::transport::Transport;
 use crate::transport::choose::{ChooseOptions, choose};
-use crate::transport::paths::{PathTransport, Silent};
+use crate::transport::paths::{Doorbells, PathTransport};
 use crate::{CommError, CommOptions, Communicator, Rank};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,7 +82,7 @@ fn live(case: &Case, rank: usize, marks: &Marks) -> Result<(), Failure> {
     let control = join(&options)?;
     let transport: Arc<dyn Transport> = match case.way {
         Way::Tcp => control,
-        Way::Paths => Arc::new(PathTransport::new(control, Vec::new(), Box::new(Silent))?),
+        Way::Paths => Arc::new(PathTransport::new(control, Vec::new(), Doorbells::default())?),
         Way::Memory => choose(control, &ChooseOptions::default())?.transport,
     };
     marks.joined.store(now(), Ordering::Relaxed);

@@ -33,9 +33,10 @@ pub(super) fn all_by_tcp(topology: &Topology, wanted: Wanted) -> Vec<Row> {
 }
 
 pub(super) fn rows(decision: &Decision) -> Vec<Row> {
-    let Decision { topology, need, nodes, network } = decision;
+    let Decision { topology, need, nodes, network, along_rails } = decision;
     let name = network_name(need.wanted);
     let across = match network {
+        Ok(()) if *along_rails => format!("{name} along rails"),
         Ok(()) => name.to_owned(),
         Err(reason) => format!("tcp (no {name}: {reason})"),
     };
@@ -77,7 +78,13 @@ mod tests {
     fn table(node_of: &[usize], wanted: Wanted, nodes: &[Verdict], network: Verdict) -> String {
         let topology = Topology::from_node_of(node_of.to_vec());
         let need = Need::of(wanted, &topology);
-        render(&rows(&Decision { topology: &topology, need, nodes: nodes.to_vec(), network }))
+        render(&rows(&Decision {
+            topology: &topology,
+            need,
+            nodes: nodes.to_vec(),
+            network,
+            along_rails: false,
+        }))
     }
 
     #[test]
@@ -118,7 +125,14 @@ mod tests {
         let name = |node_of: &[usize], wanted, nodes: &[Verdict], network: Verdict| {
             let topology = Topology::from_node_of(node_of.to_vec());
             let need = Need::of(wanted, &topology);
-            Decision { topology: &topology, need, nodes: nodes.to_vec(), network }.name()
+            Decision {
+                topology: &topology,
+                need,
+                nodes: nodes.to_vec(),
+                network,
+                along_rails: false,
+            }
+            .name()
         };
         let no = || Err("no".to_owned());
         assert_eq!(name(&[0, 0], Wanted::Auto, &[Ok(())], Ok(())), "shm");
@@ -134,11 +148,42 @@ mod tests {
     }
 
     #[test]
+    fn a_large_job_is_joined_along_its_rails() {
+        let decide = |wanted, along_rails| {
+            let topology = Topology::with_ranks_per_node(128, 8);
+            let (need, network) = (Need::of(wanted, &topology), Ok(()));
+            let nodes = vec![Ok(()); 16];
+            let decision = Decision { topology: &topology, need, nodes, network, along_rails };
+            (decision.network_peers(Rank(19)), render(&rows(&decision)))
+        };
+        let rail: Vec<Rank> =
+            (0..16).map(|node| Rank(8 * node + 3)).filter(|r| r.0 != 19).collect();
+        let (peers, table) = decide(Wanted::Auto, true);
+        assert_eq!(peers, rail);
+        assert!(table.ends_with("between nodes by verbs along rails"), "{table}");
+        let (mut peers, _) = decide(Wanted::Ucx, true);
+        peers.sort_unstable();
+        let mut expected = rail;
+        expected.extend((16..24).filter(|&rank| rank != 19).map(Rank));
+        expected.sort_unstable();
+        assert_eq!(peers, expected);
+        let (peers, table) = decide(Wanted::Auto, false);
+        assert_eq!(peers.len(), 120);
+        assert!(table.ends_with("between nodes by verbs"), "{table}");
+    }
+
+    #[test]
     fn what_was_asked_for_by_name_is_never_replaced() {
         let check = |node_of: &[usize], wanted, nodes: &[Verdict], network: Verdict| {
             let topology = Topology::from_node_of(node_of.to_vec());
             let need = Need::of(wanted, &topology);
-            let decision = Decision { topology: &topology, need, nodes: nodes.to_vec(), network };
+            let decision = Decision {
+                topology: &topology,
+                need,
+                nodes: nodes.to_vec(),
+                network,
+                along_rails: false,
+            };
             decision.check_wanted().map_err(|error| error.to_string())
         };
         let no = |reason: &str| Err(reason.to_owned());

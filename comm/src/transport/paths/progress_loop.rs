@@ -1,8 +1,8 @@
 //! The hot path: all messages of a step at once, over paths that never block, in the calling
 //! thread.
 
-use super::waiting::{Next, Waiting};
-use super::{Doorbell, Head, Path, PathError, Progress};
+use super::waiting::{Awaited, Next, Waiting};
+use super::{Doorbells, Head, Path, PathError, Progress};
 use crate::error::{CommError, Result};
 use crate::scratch::Scratch;
 use crate::topology::Rank;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub struct Frame<'a> {
     pub health: &'a Health,
-    pub doorbell: &'a dyn Doorbell,
+    pub doorbells: &'a Doorbells,
     pub epoch: u32,
     pub deadline: Duration,
 }
@@ -28,13 +28,14 @@ struct Flight {
     staged: Option<usize>,
 }
 
+#[derive(Default)]
 struct Look {
     moved: bool,
     /// Who is waited for: a rank that has not sent, before one that does not take. None:
     /// everything is done.
     missing: Option<Rank>,
-    /// Everybody who is waited for rings.
-    all_ring: bool,
+    /// What rings for it.
+    awaited: Awaited,
 }
 
 struct Broken {
@@ -80,7 +81,7 @@ impl ProgressLoop {
         )?;
         let Self { paths, sends, receives, waiting, .. } = self;
         drive(frame, waiting, id, || {
-            let mut look = Look { moved: false, missing: None, all_ring: true };
+            let mut look = Look::default();
             for (flight, message) in receives.iter_mut().zip(incoming.iter_mut()) {
                 look.advance(paths, flight, |path, flight| {
                     path.receive(&flight.head, message.bytes, &mut flight.at)
@@ -112,7 +113,7 @@ impl ProgressLoop {
         let Self { paths, sends, receives, scratch, waiting } = self;
         let room = scratch.bytes(room);
         drive(frame, waiting, id, || {
-            let mut look = Look { moved: false, missing: None, all_ring: true };
+            let mut look = Look::default();
             for flight in receives.iter_mut() {
                 look.advance(paths, flight, |path, flight| match flight.staged {
                     Some(start) => {
@@ -132,7 +133,9 @@ impl ProgressLoop {
     pub fn flush(&mut self, frame: &Frame, id: &StepId) -> Result<()> {
         let Self { paths, waiting, .. } = self;
         drive(frame, waiting, id, || {
-            let mut look = Look { moved: false, missing: None, all_ring: false };
+            let mut look = Look::default();
+            // That a message has left need not ring.
+            look.awaited.add(None);
             for (rank, path) in paths.iter_mut().enumerate() {
                 let Some(path) = path else { continue };
                 let flushed = path.flush();
@@ -236,7 +239,7 @@ impl Look {
             Progress::Idle => {}
         }
         self.missing.get_or_insert(flight.peer);
-        self.all_ring &= path.rings();
+        self.awaited.add(path.rings());
         Ok(())
     }
 }
@@ -307,21 +310,21 @@ fn drive(
     id: &StepId,
     mut look: impl FnMut() -> Result<Look, Broken>,
 ) -> Result<()> {
-    let Frame { health, doorbell, deadline, .. } = *frame;
+    let Frame { health, doorbells, deadline, .. } = *frame;
     health.note_step(id);
     let (mut wait, mut has_waited) = (None, false);
     loop {
-        let Look { moved, missing, all_ring } =
+        let Look { moved, missing, awaited } =
             look().map_err(|broken| explain(frame, id, broken))?;
         let Some(missing) = missing else { break };
         health.check()?;
         if moved {
-            waiting.moved(doorbell);
+            waiting.moved(doorbells);
             // Bytes that move, however slowly, are no reason to give a peer up.
             wait = None;
             continue;
         }
-        if waiting.idle(doorbell) == Next::Look {
+        if waiting.idle(doorbells, awaited) == Next::Look {
             continue;
         }
         has_waited = true;
@@ -331,9 +334,9 @@ fn drive(
             return Err(health.suspect(late));
         }
         health.note_waiting(Some(missing));
-        waiting.sleep(doorbell, all_ring, deadline - waited);
+        waiting.sleep(doorbells, awaited, deadline - waited);
     }
-    waiting.moved(doorbell);
+    waiting.moved(doorbells);
     if has_waited {
         health.note_waiting(None);
     }

@@ -2,7 +2,7 @@
 
 use super::progress_loop::{Frame, ProgressLoop};
 use super::watch::Watch;
-use super::{Doorbell, Path, TcpPath};
+use super::{Doorbells, Path, TcpPath};
 use crate::error::{CommError, Result};
 use crate::topology::{Rank, Topology};
 use crate::transport::tcp::TcpTransport;
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct PathTransport {
     _watch: Option<Watch>,
     control: Arc<TcpTransport>,
-    doorbell: Box<dyn Doorbell>,
+    doorbells: Doorbells,
     progress: Arc<Mutex<ProgressLoop>>,
     name: &'static str,
     in_place_bytes: usize,
@@ -24,15 +24,15 @@ pub struct PathTransport {
 
 impl PathTransport {
     /// Over `control`; peers that `paths` do not name are reached over its own connections.
-    /// `doorbell` is what those paths ring ([`Silent`](super::Silent), where none does). After
-    /// this, no other caller may exchange over `control`.
+    /// `doorbells` are what those paths ring. After this, no other caller may exchange over
+    /// `control`.
     ///
     /// # Panics
     /// When a path leads nowhere, or back to this rank.
     pub fn new(
         control: Arc<TcpTransport>,
         paths: Vec<(Rank, Box<dyn Path>)>,
-        doorbell: Box<dyn Doorbell>,
+        doorbells: Doorbells,
     ) -> Result<Self> {
         let (topology, rank) = (control.topology(), control.rank());
         let mut by_rank: Vec<Option<Box<dyn Path>>> = topology.ranks().map(|_| None).collect();
@@ -53,7 +53,7 @@ impl PathTransport {
         let is_watched = progress.is_watched();
         let progress = Arc::new(Mutex::new(progress));
         let watch = is_watched.then(|| Watch::start(&control, &progress)).transpose()?;
-        Ok(Self { _watch: watch, control, doorbell, progress, name, in_place_bytes: usize::MAX })
+        Ok(Self { _watch: watch, control, doorbells, progress, name, in_place_bytes: usize::MAX })
     }
 
     /// With what all ranks must see alike, although their own paths may differ: the name that
@@ -66,7 +66,7 @@ impl PathTransport {
     fn frame(&self) -> Frame<'_> {
         let (health, epoch, deadline) =
             (self.control.health(), self.control.epoch(), self.control.deadline());
-        Frame { health, doorbell: &*self.doorbell, epoch, deadline }
+        Frame { health, doorbells: &self.doorbells, epoch, deadline }
     }
 
     fn enter(&self) -> Result<MutexGuard<'_, ProgressLoop>> {

@@ -1,7 +1,7 @@
 //! How a rank waits for its paths: it looks again for a moment, then offers its core to others,
 //! then sleeps.
 
-use super::{Doorbell, Instant, num_cores, yield_now};
+use super::{DoorbellKind, Doorbells, Instant, num_cores, yield_now};
 use std::time::Duration;
 
 /// A rank looks again for at most this long before it sleeps: waking up costs about as much. Each
@@ -29,11 +29,42 @@ struct State {
     idle_since: Option<Instant>,
     looks: u32,
     nap: Duration,
-    /// The doorbell rings for us: what to wait for.
-    seen: Option<u32>,
+    /// A doorbell rings for us: which, and what to wait for.
+    seen: Option<(DoorbellKind, u32)>,
 }
 
 const AWAKE: State = State { idle_since: None, looks: 0, nap: NAPS.0, seen: None };
+
+/// Which doorbells the awaited peers ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Awaited {
+    node: bool,
+    network: bool,
+    /// One of them rings none.
+    silent: bool,
+}
+
+impl Awaited {
+    pub fn add(&mut self, doorbell: Option<DoorbellKind>) {
+        match doorbell {
+            Some(DoorbellKind::Node) => self.node = true,
+            Some(DoorbellKind::Network) => self.network = true,
+            None => self.silent = true,
+        }
+    }
+
+    /// The doorbell to sleep at.
+    fn doorbell(self) -> DoorbellKind {
+        if self.network { DoorbellKind::Network } else { DoorbellKind::Node }
+    }
+
+    /// Whether all of them ring this one.
+    fn all_ring(self, doorbell: DoorbellKind) -> bool {
+        let Self { node, network, silent } = self;
+        let others = if doorbell == DoorbellKind::Node { network } else { node };
+        !silent && !others
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
@@ -47,9 +78,9 @@ impl Waiting {
         Self { spin: SPIN.1, crowded: num_local > num_cores(), now: AWAKE }
     }
 
-    pub fn moved(&mut self, doorbell: &dyn Doorbell) {
-        if self.now.seen.is_some() {
-            doorbell.ignore();
+    pub fn moved(&mut self, doorbells: &Doorbells) {
+        if let Some((doorbell, _)) = self.now.seen {
+            doorbells.at(doorbell).ignore();
         }
         if self.now.idle_since.is_some() {
             self.spin = (self.spin * 2).min(SPIN.1);
@@ -57,7 +88,7 @@ impl Waiting {
         }
     }
 
-    pub fn idle(&mut self, doorbell: &dyn Doorbell) -> Next {
+    pub fn idle(&mut self, doorbells: &Doorbells, awaited: Awaited) -> Next {
         if self.now.seen.is_some() {
             return Next::Sleep;
         }
@@ -75,15 +106,16 @@ impl Waiting {
         if now.duration_since(*self.now.idle_since.get_or_insert(now)) >= self.spin {
             // One look more, after the doorbell has been told to ring: what came before the telling
             // is seen by it.
-            self.now.seen = Some(doorbell.listen());
+            let doorbell = awaited.doorbell();
+            self.now.seen = Some((doorbell, doorbells.at(doorbell).listen()));
         }
         Next::Look
     }
 
-    pub fn sleep(&mut self, doorbell: &dyn Doorbell, all_ring: bool, longest: Duration) {
-        let Some(seen) = self.now.seen.take() else { return };
-        let pause = if all_ring { LONGEST_SLEEP } else { self.now.nap };
-        doorbell.wait(seen, pause.min(longest));
+    pub fn sleep(&mut self, doorbells: &Doorbells, awaited: Awaited, longest: Duration) {
+        let Some((doorbell, seen)) = self.now.seen.take() else { return };
+        let pause = if awaited.all_ring(doorbell) { LONGEST_SLEEP } else { self.now.nap };
+        doorbells.at(doorbell).wait(seen, pause.min(longest));
         self.spin = (self.spin / 2).max(SPIN.0);
         self.now = State { nap: (self.now.nap * 2).min(NAPS.1), ..AWAKE };
     }

@@ -2,7 +2,7 @@
 //! in small memory.
 
 use crate::transport::StepId;
-use crate::transport::paths::{Doorbell, Head, Path as _, PathError, Progress};
+use crate::transport::paths::{DoorbellKind, Doorbells, Head, Path as _, PathError, Progress};
 use headlong_models::sync::{Ordering, thread};
 use headlong_models::{Model, Models, Spare};
 use std::thread::yield_now;
@@ -25,7 +25,7 @@ mod waiting;
 use doorbell::ShmDoorbell;
 use path::ShmPath;
 use segment::Shared;
-use waiting::{Next, Waiting};
+use waiting::{Awaited, Next, Waiting};
 
 /// A ring has two lines, and so has a chunk.
 mod layout {
@@ -62,7 +62,7 @@ impl Instant {
 /// One rank, in its own thread.
 struct End {
     path: ShmPath,
-    doorbell: ShmDoorbell,
+    doorbells: Doorbells,
     waiting: Waiting,
     sent: u64,
     received: u64,
@@ -72,7 +72,10 @@ impl End {
     fn new(memory: &Shared, local: usize) -> Self {
         Self {
             path: ShmPath::new(memory, local, 1 - local).expect("the memory is here"),
-            doorbell: ShmDoorbell::new(memory.clone(), local),
+            doorbells: Doorbells {
+                node: Box::new(ShmDoorbell::new(memory.clone(), local)),
+                ..Doorbells::default()
+            },
             waiting: Waiting::new(usize::MAX),
             sent: 0,
             received: 0,
@@ -81,16 +84,18 @@ impl End {
 
     /// As the progress loop drives its paths.
     fn drive(&mut self, mut look: impl FnMut(&mut ShmPath) -> Result<Progress, PathError>) {
-        let Self { path, doorbell, waiting, .. } = self;
+        let Self { path, doorbells, waiting, .. } = self;
+        let mut awaited = Awaited::default();
+        awaited.add(path.rings());
         loop {
             match look(path).expect("no path breaks") {
                 Progress::Done => break,
-                Progress::Moved => waiting.moved(doorbell),
-                Progress::Idle if waiting.idle(doorbell) == Next::Look => {}
-                Progress::Idle => waiting.sleep(doorbell, true, Duration::MAX),
+                Progress::Moved => waiting.moved(doorbells),
+                Progress::Idle if waiting.idle(doorbells, awaited) == Next::Look => {}
+                Progress::Idle => waiting.sleep(doorbells, awaited, Duration::MAX),
             }
         }
-        waiting.moved(doorbell);
+        waiting.moved(doorbells);
     }
 
     fn send(&mut self, length: usize) {

@@ -3,7 +3,7 @@
 use super::doorbell::ring;
 use super::ring::End;
 use super::segment::{Shared, order};
-use crate::transport::paths::{Head, Path, PathError, Progress};
+use crate::transport::paths::{DoorbellKind, Head, Path, PathError, Progress};
 
 pub struct ShmPath {
     segment: Shared,
@@ -74,7 +74,7 @@ impl Path for ShmPath {
         self.tell_writer();
     }
 
-    fn rings(&self) -> bool {
-        true
+    fn rings(&self) -> Option<DoorbellKind> {
+        Some(DoorbellKind::Node)
     }
 }

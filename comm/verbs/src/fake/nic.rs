@@ -9,8 +9,10 @@ use super::memory::{RegionState, local_key, remote_key};
 use super::pair::{Flight, Pair, Phase};
 use super::state::{Queue, Shared};
 use super::{Fabric, Fault, refused};
+use rustix::event::{EventfdFlags, eventfd};
 use std::any::Any;
 use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 const LIMITS: Limits = Limits {
@@ -104,11 +106,16 @@ impl Nic for FakeNic {
     fn completion_queue(&self, depth: u32) -> NicResult<Arc<dyn CompletionQueue>> {
         self.too_deep("making a completion queue", depth, LIMITS.completions)?;
         let mut state = self.fabric.lock();
-        let queue =
-            Queue { nic: self.nic, depth: depth as usize, ready: VecDeque::new(), is_lost: false };
-        state.queues.push(queue);
-        let queue = state.queues.len() - 1;
-        Ok(Arc::new(FakeQueue { fabric: Arc::clone(&self.fabric), nic: self.nic, queue }))
+        let events = state.has_events.then(events).transpose()?;
+        state.queues.push(Queue {
+            nic: self.nic,
+            depth: depth as usize,
+            ready: VecDeque::new(),
+            is_lost: false,
+            armed: None,
+        });
+        let (fabric, queue) = (Arc::clone(&self.fabric), state.queues.len() - 1);
+        Ok(Arc::new(FakeQueue { fabric, nic: self.nic, queue, events }))
     }
 
     fn receive_queue(&self, depth: u32) -> NicResult<Arc<dyn ReceiveQueue>> {
@@ -208,6 +215,12 @@ struct FakeQueue {
     fabric: Arc<Fabric>,
     nic: usize,
     queue: usize,
+    events: Option<Arc<OwnedFd>>,
+}
+
+fn events() -> NicResult<Arc<OwnedFd>> {
+    let made = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+    made.map(Arc::new).map_err(|error| refused("making a completion queue", &error.to_string()))
 }
 
 impl CompletionQueue for FakeQueue {
@@ -227,6 +240,19 @@ impl CompletionQueue for FakeQueue {
             }
             Ok(taken)
         })
+    }
+
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.events.as_ref().map(|events| events.as_fd())
+    }
+
+    fn arm(&self) -> NicResult<()> {
+        if let Some(events) = &self.events {
+            // Nothing has shown: nothing to forget.
+            let _ = rustix::io::read(&**events, &mut [0; 8]);
+        }
+        self.fabric.lock().queues[self.queue].armed = self.events.clone();
+        Ok(())
     }
 }
 

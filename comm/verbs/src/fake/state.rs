@@ -9,6 +9,8 @@ use super::pair::{Flight, Pair, Phase};
 use super::{Fault, NetworkModel};
 use headlong_comm::testing::sim::Random;
 use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Everything, under one lock.
 pub(super) struct State {
@@ -22,6 +24,8 @@ pub(super) struct State {
     pub(super) pairs: Vec<Pair>,
     pub(super) violations: Vec<String>,
     pub(super) fault: Option<Fault>,
+    /// Queues that are made have events.
+    pub(super) has_events: bool,
     cuts: BTreeSet<(usize, usize)>,
     dead: BTreeSet<usize>,
 }
@@ -41,6 +45,8 @@ pub(super) struct Queue {
     pub(super) depth: usize,
     pub(super) ready: VecDeque<Ready>,
     pub(super) is_lost: bool,
+    /// The next completion shows there.
+    pub(super) armed: Option<Arc<OwnedFd>>,
 }
 
 /// A completion, and how many places of which pair's send queue are free once it was taken.
@@ -82,6 +88,7 @@ impl State {
             pairs: Vec::new(),
             violations: Vec::new(),
             fault: None,
+            has_events: false,
             cuts: BTreeSet::new(),
             dead: BTreeSet::new(),
         }
@@ -122,6 +129,10 @@ impl State {
         let (nic, depth) = (self.queues[queue].nic, self.queues[queue].depth);
         if self.queues[queue].ready.len() < depth {
             self.queues[queue].ready.push_back(Ready { completion, retires });
+            if let Some(events) = self.queues[queue].armed.take() {
+                // Refused where it is full: then it shows already.
+                let _ = rustix::io::write(&*events, &1_u64.to_ne_bytes());
+            }
             return;
         }
         self.violation(nic, format!("a completion queue of {depth} overflows"));

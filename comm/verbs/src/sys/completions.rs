@@ -3,16 +3,22 @@
 use super::super::nic::{Completion, CompletionKind, CompletionQueue, NicError, NicResult, Status};
 use super::domain::Domain;
 use super::last_refused;
-use super::raw::{self, Cq, Wc};
+use super::raw::{self, CompChannel, Cq, Wc};
 use std::ffi::c_int;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// At most this many completions are taken from a NIC in one call.
 const AT_ONCE: usize = 16;
+/// Of a function that is found in the driver's table.
+const MISSING: &str = "the driver has no such function";
 
 pub(super) struct Completions {
     domain: Arc<Domain>,
     raw: *mut Cq,
+    /// Ends after the queue, which shows its completions there.
+    channel: Channel,
 }
 
 // SAFETY: libibverbs' queues may be used from any thread, and from several at the same time.
@@ -24,12 +30,13 @@ impl Completions {
     pub(super) fn new(domain: &Arc<Domain>, depth: u32) -> NicResult<Self> {
         let (device, functions) = (&domain.device, &domain.device.library().functions);
         let (of_c, none) = (c_int::try_from(depth).unwrap_or(c_int::MAX), std::ptr::null_mut());
-        // SAFETY: the device is alive; nothing of ours is kept there, and no channel.
-        let raw = unsafe { (functions.create_cq)(device.raw(), of_c, none, none, 0) };
+        let channel = Channel::new(domain)?;
+        // SAFETY: the device and the channel are alive; nothing of ours is kept there.
+        let raw = unsafe { (functions.create_cq)(device.raw(), of_c, none, channel.raw, 0) };
         if raw.is_null() {
             return Err(last_refused(format!("{}: a completion queue of {depth}", device.name())));
         }
-        Ok(Self { domain: domain.clone(), raw })
+        Ok(Self { domain: domain.clone(), raw, channel })
     }
 
     pub(super) fn raw(&self) -> *mut Cq {
@@ -44,14 +51,16 @@ impl Completions {
     fn take(&self, into: &mut [Wc]) -> NicResult<usize> {
         // SAFETY: the queue is alive, and so is its device.
         let poll = unsafe { (*(*self.raw).context).ops.poll_cq };
-        let refused = |reason: &str| {
-            let what = format!("{}: ibv_poll_cq", self.domain.device.name());
-            NicError::Refused { what, reason: reason.to_owned(), errno: None }
-        };
-        let poll = poll.ok_or_else(|| refused("the driver has no such function"))?;
+        let poll = poll.ok_or_else(|| self.refused("ibv_poll_cq", MISSING))?;
         // SAFETY: room for this many completions.
         let taken = unsafe { poll(self.raw, into.len() as c_int, into.as_mut_ptr()) };
-        usize::try_from(taken).map_err(|_| refused("the completion queue has failed"))
+        usize::try_from(taken)
+            .map_err(|_| self.refused("ibv_poll_cq", "the completion queue has failed"))
+    }
+
+    fn refused(&self, call: &str, reason: &str) -> NicError {
+        let what = format!("{}: {call}", self.domain.device.name());
+        NicError::Refused { what, reason: reason.to_owned(), errno: None }
     }
 }
 
@@ -68,6 +77,82 @@ impl CompletionQueue for Completions {
             }
         }
         Ok(into.len() - before)
+    }
+
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.channel.descriptor())
+    }
+
+    fn arm(&self) -> NicResult<()> {
+        let shown = self.channel.forget()?;
+        if shown > 0 {
+            let acknowledge = self.domain.device.library().functions.ack_cq_events;
+            // SAFETY: so many events of this queue, the channel's only one, were got.
+            unsafe { acknowledge(self.raw, shown) };
+        }
+        // SAFETY: the queue is alive, and so is its device.
+        let notify = unsafe { (*(*self.raw).context).ops.req_notify_cq };
+        let notify = notify.ok_or_else(|| self.refused("ibv_req_notify_cq", MISSING))?;
+        // SAFETY: as above; 0: any completion.
+        match unsafe { notify(self.raw, 0) } {
+            0 => Ok(()),
+            errno => {
+                let reason = io::Error::from_raw_os_error(errno).to_string();
+                Err(self.refused("ibv_req_notify_cq", &reason))
+            }
+        }
+    }
+}
+
+/// Where the completions of one queue show.
+struct Channel {
+    domain: Arc<Domain>,
+    raw: *mut CompChannel,
+}
+
+impl Channel {
+    fn new(domain: &Arc<Domain>) -> NicResult<Self> {
+        let (device, functions) = (&domain.device, &domain.device.library().functions);
+        // SAFETY: the device is alive.
+        let raw = unsafe { (functions.create_comp_channel)(device.raw()) };
+        if raw.is_null() {
+            return Err(last_refused(format!("{}: a completion channel", device.name())));
+        }
+        let channel = Self { domain: domain.clone(), raw };
+        rustix::io::ioctl_fionbio(channel.descriptor(), true).map_err(|errno| {
+            let what = format!("{}: a completion channel that does not block", device.name());
+            let errno = errno.raw_os_error();
+            let reason = io::Error::from_raw_os_error(errno).to_string();
+            NicError::Refused { what, reason, errno: Some(errno) }
+        })?;
+        Ok(channel)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive, and its descriptor open as long.
+        unsafe { BorrowedFd::borrow_raw((*self.raw).fd) }
+    }
+
+    /// Takes what has shown, without waiting: how many events, each to be acknowledged.
+    fn forget(&self) -> NicResult<u32> {
+        let get = self.domain.device.library().functions.get_cq_event;
+        let (mut queue, mut mine) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut events = 0;
+        // SAFETY: the channel is alive, and never blocks; room for one event.
+        while unsafe { get(self.raw, &mut queue, &mut mine) } == 0 {
+            events += 1;
+        }
+        match io::Error::last_os_error().kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(events),
+            _ => Err(last_refused(format!("{}: its completion events", self.domain.device.name()))),
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: the channel is alive, its queue is gone, and it is destroyed once.
+        let _ = unsafe { (self.domain.device.library().functions.destroy_comp_channel)(self.raw) };
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::super::nic::{NicError, NicResult};
 use super::raw::{
-    AsyncEvent, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr,
-    QpInitAttr, Srq, SrqInitAttr,
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp,
+    QpAttr, QpInitAttr, Srq, SrqInitAttr,
 };
 use headlong_comm::transport::foreign::SharedLibrary;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -162,10 +162,17 @@ functions! {
             (pd: *mut Pd, start: *mut c_void, length: usize, access: c_int) -> *mut Mr;
         dereg_mr = c"ibv_dereg_mr" c"IBVERBS_1.1" (mr: *mut Mr) -> c_int;
         create_cq = c"ibv_create_cq" c"IBVERBS_1.1"
-            (context: *mut Context, depth: c_int, mine: *mut c_void, channel: *mut c_void,
+            (context: *mut Context, depth: c_int, mine: *mut c_void, channel: *mut CompChannel,
              vector: c_int)
             -> *mut Cq;
         destroy_cq = c"ibv_destroy_cq" c"IBVERBS_1.1" (cq: *mut Cq) -> c_int;
+        create_comp_channel = c"ibv_create_comp_channel" c"IBVERBS_1.0"
+            (context: *mut Context) -> *mut CompChannel;
+        destroy_comp_channel = c"ibv_destroy_comp_channel" c"IBVERBS_1.0"
+            (channel: *mut CompChannel) -> c_int;
+        get_cq_event = c"ibv_get_cq_event" c"IBVERBS_1.1"
+            (channel: *mut CompChannel, cq: *mut *mut Cq, mine: *mut *mut c_void) -> c_int;
+        ack_cq_events = c"ibv_ack_cq_events" c"IBVERBS_1.1" (cq: *mut Cq, count: c_uint) -> ();
         create_srq = c"ibv_create_srq" c"IBVERBS_1.1"
             (pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
         destroy_srq = c"ibv_destroy_srq" c"IBVERBS_1.1" (srq: *mut Srq) -> c_int;

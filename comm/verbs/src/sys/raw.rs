@@ -29,7 +29,8 @@ type Unused = Option<unsafe extern "C" fn()>;
 pub(crate) struct ContextOps {
     pub(crate) unused_before_poll: [Unused; 11],
     pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int>,
-    pub(crate) unused_before_srq: [Unused; 8],
+    pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut Cq, c_int) -> c_int>,
+    pub(crate) unused_before_srq: [Unused; 7],
     pub(crate) post_srq_recv:
         Option<unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
     pub(crate) unused_before_post: [Unused; 4],
@@ -105,6 +106,13 @@ pub(crate) struct Mr {
     pub(crate) unused_handle: u32,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+}
+
+#[repr(C)]
+pub(crate) struct CompChannel {
+    pub(crate) context: *mut Context,
+    pub(crate) fd: c_int,
+    pub(crate) unused_count: c_int,
 }
 
 /// `struct ibv_cq`, without its lock and what follows.

@@ -88,7 +88,7 @@ layouts! {
         name 24 64, ibdev_path 408 256,
     }
     whole ContextOps = ibv_context_ops, 256 {
-        poll_cq 88 8, post_srq_recv 160 8, post_send 200 8, post_recv 208 8,
+        poll_cq 88 8, req_notify_cq 96 8, post_srq_recv 160 8, post_send 200 8, post_recv 208 8,
     }
     begin Context = ibv_context, 328 {
         device 0 8, ops 8 256, cmd_fd 264 4, async_fd 268 4,
@@ -106,6 +106,9 @@ layouts! {
     }
     whole Mr = ibv_mr, 48 {
         lkey 36 4, rkey 40 4,
+    }
+    whole CompChannel = ibv_comp_channel, 16 {
+        context 0 8, fd 8 4,
     }
     begin Cq = ibv_cq, 128 {
         context 0 8,

@@ -110,8 +110,10 @@ fn connected(device: &str, signal: Signal) -> Result<Communicator, CommError> {
     let verbs = Verbs::open().map_err(unavailable)?;
     let network =
         VerbsNetwork::new(settings, verbs, control.topology().local_index(control.rank()));
-    let chosen =
-        choose(control, &ChooseOptions { wanted: Wanted::Verbs, network: Some(&network) })?;
+    let chosen = choose(
+        control,
+        &ChooseOptions { wanted: Wanted::Verbs, network: Some(&network), exchanges: None },
+    )?;
     if chosen.transport.rank().0 == 0 {
         chosen
             .table()

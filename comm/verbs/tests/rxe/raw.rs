@@ -6,6 +6,7 @@ use headlong_verbs::nic::{
     Request, Status,
 };
 use headlong_verbs::sys::Verbs;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -26,6 +27,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("a read brings the peer's bytes", read),
     ("adding and swapping bring what was there before", atomics),
     ("a send fills a receive", send),
+    ("what completes ends a sleep, once", asleep),
     ("a prepared chain is posted again, changed", again),
     ("a wrong key is an error at the sender, and ends the connection", wrong_key),
     ("ending a connection flushes what was posted", flush),
@@ -182,6 +184,28 @@ fn send(a: &mut End, b: &mut End) -> Result<(), String> {
     let come = b.success()?;
     equal("receive", (come.id, come.kind, come.bytes), (9, CompletionKind::Received, 33))?;
     equal("bytes", b.bytes()[100..133].to_vec(), (7..40).map(pattern).collect())
+}
+
+fn asleep(a: &mut End, b: &mut End) -> Result<(), String> {
+    for id in [1, 2] {
+        b.completions.arm().map_err(text)?;
+        equal("asleep before anything is sent", ends_within(b, 20)?, false)?;
+        b.expect(id).map_err(text)?;
+        a.post(Action::WriteImmediate(b.remote(0), 1), vec![a.segment(0, 8)], false)
+            .map_err(text)?;
+        equal("woken by what has come", ends_within(b, 60_000)?, true)?;
+        a.success()?;
+        equal("receive", b.success()?.id, id)?;
+    }
+    Ok(())
+}
+
+/// Whether something completes at the end within so many ms.
+fn ends_within(end: &End, ms: i64) -> Result<bool, String> {
+    let events = end.completions.events().ok_or("no events")?;
+    let time = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    let ready = poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&time));
+    ready.map(|ready| ready == 1).map_err(|error| error.to_string())
 }
 
 fn again(a: &mut End, b: &mut End) -> Result<(), String> {

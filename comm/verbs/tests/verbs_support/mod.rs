@@ -4,11 +4,11 @@
 
 use crate::tcp_support::{join_all, options, reserve_port};
 use headlong_comm::transport::Transport;
-use headlong_comm::transport::paths::{PathTransport, Silent};
+use headlong_comm::transport::paths::{Doorbells, PathTransport};
 use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, Rank};
 use headlong_verbs::fake::Fabric;
-use headlong_verbs::{VerbsSettings, connect};
+use headlong_verbs::{Connected, VerbsSettings, connect};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -59,8 +59,11 @@ pub fn try_job(
         };
         let peers: Vec<Rank> = topology.ranks().filter(is_peer).collect();
         let provider = fabric.provider(topology.node_of(me));
-        let paths = connect(&*control, &settings(me.0), &*provider, &peers, &mut Vec::new())?;
-        Ok(Arc::new(PathTransport::new(control, paths, Box::new(Silent))?))
+        let Connected { paths, doorbell } =
+            connect(&*control, &settings(me.0), &*provider, &peers, &mut Vec::new())?;
+        let mut doorbells = Doorbells::default();
+        doorbells.network = doorbell.unwrap_or(doorbells.network);
+        Ok(Arc::new(PathTransport::new(control, paths, doorbells)?))
     };
     thread::scope(|scope| {
         let ranks: Vec<_> = controls(nodes, per_node, Duration::from_secs(20))

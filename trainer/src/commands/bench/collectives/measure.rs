@@ -336,8 +336,8 @@ mod tests {
                 remarks: Vec::new(),
             };
             let control = rendezvous::join(&JoinOptions::new(launch, [1; 32])).expect("both come");
-            let chosen =
-                choose(control, &ChooseOptions { wanted, network: None }).expect("a common way");
+            let chosen = choose(control, &ChooseOptions { wanted, network: None, exchanges: None })
+                .expect("a common way");
             assert_eq!(chosen.transport.name(), wanted.name());
             Communicator::new(chosen.transport, CommOptions::default())
         };

@@ -107,7 +107,7 @@ fn choose_way(
     let ucx = (wanted == Wanted::Ucx).then(|| UcxNetwork::of_machine(&control));
     let nics = nics.as_ref().map(|nics| nics as &dyn Network);
     let network = nics.or(ucx.as_ref().map(|ucx| ucx as &dyn Network));
-    let chosen = choose(control, &ChooseOptions { wanted, network });
+    let chosen = choose(control, &ChooseOptions { wanted, network, exchanges: None });
     Ok(chosen.map(|chosen| Communicator::new(chosen.transport, arguments.options(backend))))
 }
 
