@@ -21,7 +21,7 @@ pub struct Settings {
     #[arg(long)]
     pub smoke: bool,
     /// Run the benchmarks whose name contains this: parse, lookup, update, cuda_embedding,
-    /// interaction, linear, iteration, hybrid_bytes.
+    /// interaction, linear, iteration, tcp, hybrid_bytes.
     #[arg(long, default_value = "")]
     pub only: String,
     /// Threads.

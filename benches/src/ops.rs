@@ -7,6 +7,7 @@ mod iteration;
 mod linear;
 mod parse;
 mod staging;
+mod tcp;
 
 use crate::harness::Harness;
 
@@ -17,5 +18,6 @@ pub fn run_all(harness: &mut Harness) -> anyhow::Result<()> {
     staging::run(harness)?;
     interaction::run(harness)?;
     linear::run(harness)?;
-    iteration::run(harness)
+    iteration::run(harness)?;
+    tcp::run(harness)
 }
