@@ -138,7 +138,22 @@ fn torchrun() {
     assert_eq!((found.launcher, found.rank, found.world_size), (Launcher::Torchrun, Rank(5), 8));
     assert_eq!((found.local_rank, found.local_size), (Some(1), Some(4)));
     assert_eq!((found.master_host.as_str(), found.master_port), ("node-a", 29500));
-    assert_eq!((found.job.as_str(), &found.secret), ("none.0", &SecretSource::None));
+    assert_eq!((found.job.as_str(), &found.secret), ("none", &SecretSource::None));
+}
+
+/// Each of torchrun's agents counts its own restarts: one that comes later has counted fewer.
+#[test]
+fn torchrun_on_a_machine_that_comes_later() {
+    let with = |store: &'static str, count: &'static str| {
+        let mut pairs = TORCHRUN.to_vec();
+        pairs[8] = ("TORCHELASTIC_RESTART_COUNT", count);
+        pairs.push(("TORCHELASTIC_USE_AGENT_STORE", store));
+        let found = launch(&pairs);
+        (found.job, found.master_port)
+    };
+    for store in ["False", "True"] {
+        assert_eq!(with(store, "0"), with(store, "3"), "{store}");
+    }
 }
 
 /// Where torchrun's agent listens at MASTER_PORT itself, another port is derived, equal on all

@@ -59,7 +59,9 @@ pub fn job_name(variables: &Variables, launcher: Launcher) -> Result<Option<Stri
     }
     let names: &[&str] = match launcher {
         Launcher::Headlong => &[],
-        Launcher::Torchrun => &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
+        // TORCHELASTIC_RESTART_COUNT is what one agent has counted: that of a machine which comes
+        // later begins with 0 again.
+        Launcher::Torchrun => &["TORCHELASTIC_RUN_ID"],
         Launcher::OpenMpi => &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
         Launcher::Pmi => &["PMI_JOBID", "PALS_APID"],
         Launcher::Pmix => &["PMIX_NAMESPACE"],

@@ -17,17 +17,58 @@ with_torchrun() {
     on_both "$lines" "${lines/--node_rank 0/--node_rank 1}"
 }
 
-# The second machine is lost when it has trained for some steps.
+# The second machine is lost when it has trained for some steps, and is back when the first one has
+# trained some without it. Alone, that one would be done too soon: the run's log goes into a pipe,
+# which has room for some twenty steps, and is not read until torchrun restarts the ranks.
 with_a_lost_machine() {
-    export PET_REDIRECTS=1 PET_TEE=1
-    local lines
+    export PET_REDIRECTS=1 PET_TEE=1 PET_MONITOR_INTERVAL=1 LOGLEVEL=INFO
+    local lines options="--steps 60 --snapshot-every 5 --set train.log_every=1"
+    options+=" --log-json $state/log"
     lines=$(page_block '### torchrun' 'torchrun --nnodes 1:2' | sed '0,/^# two machines/d')
-    lines=${lines/--resume/--resume --snapshot-every 5}
+    lines=${lines/--resume/--resume $options}
+    mkfifo "$state/log"
+    exec 3<>"$state/log"
+    /usr/bin/python3 -c 'import fcntl; fcntl.fcntl(3, fcntl.F_SETPIPE_SZ, 4096)'
     on node-b bash -ec "$lines" >"$out/node-b.log" 2>&1 &
-    (wait_for 'a snapshot' 60 on node-b test -d /dev/shm/headlong/step-000000010; lose node-b) &
+    lost_and_back "$lines" >"$out/lost-and-back.log" 2>&1 &
     on node-a bash -ec "$lines"
     # The path is a variable of check, which called this.
-    grep -q "from a snapshot" "$log"
+    trained_alone_then_together "$log"
+}
+
+# lost_and_back LINES: what happens to the second machine, which starts with these lines again.
+lost_and_back() {
+    until_logged '"step":12,'
+    lose node-b
+    until_logged '"event":"start"'
+    until_logged '"event":"step"'
+    on node-b bash -ec "$1" >"$out/node-b-again.log" 2>&1 &
+    # If not, the run ends and has not trained together.
+    wait_for "torchrun's restart" 60 restarts_for_a_machine || true
+    cat <&3 >/dev/null
+}
+
+# torchrun has found the machine and begun to end the ranks: it may have ended some after the loss,
+# too.
+restarts_for_a_machine() {
+    awk '/Detected 1 new nodes/ { found = 1 }
+         found && /closing signal SIGTERM/ { ends = 1 }
+         END { exit !ends }' "$log"
+}
+
+# until_logged WORDS: until a line of the run's log has them.
+until_logged() {
+    local line=
+    until [[ $line == *"$1"* ]]; do read -r line; done <&3
+}
+
+# Four ranks continued from a snapshot, then eight, from a later one, and no rank was refused.
+trained_alone_then_together() {
+    awk '/^ranks 0 to / { last = $4 }
+         /^rank .* was refused/ { exit }
+         /^resumed at step .* from a snapshot/ && last == "3:" { alone = $4 }
+         /^resumed at step .* from a snapshot/ && last == "7:" && alone && $4 > alone { both = 1 }
+         END { exit !both }' "$1"
 }
 
 # mpirun reaches the other machine by what stands in for ssh; as root it wants to be asked twice.
@@ -47,7 +88,8 @@ by_hand() {
 
 launchers() {
     check torchrun with_torchrun
-    check 'a lost machine' with_a_lost_machine
+    headlong train --config run.toml --steps 60 >sixty.log 2>&1 || cat sixty.log
+    expected=$(weights sixty.log) check 'a lost machine' with_a_lost_machine
     check mpirun with_mpirun
     check 'by hand' by_hand
 }

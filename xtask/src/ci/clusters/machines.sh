@@ -43,7 +43,8 @@ hold() {
     exec sleep infinity
 }
 
-# lose NODE: as if its power were cut. Its processes are gone, and what it had in memory.
+# lose NODE: as if its power were cut. Its processes are gone, and what it had in memory; what runs
+# there from now on runs after another boot.
 lose() {
     local holder network process
     holder=$(cat "$state/$1.pid")
@@ -53,6 +54,7 @@ lose() {
         [ "${process#/proc/}" = "$holder" ] || kill -KILL "${process#/proc/}" || true
     done
     on "$1" find /dev/shm -mindepth 1 -delete
+    cat /proc/sys/kernel/random/uuid >"$state/$1.boot"
 }
 
 machines() {
