@@ -50,6 +50,8 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement { name: "libraries", words: &["real libraries"] },
     Requirement { name: "nccl", words: &["nvidia-nccl"] },
     Requirement { name: "rxe", words: &["rxe"] },
+    // What the crate is built with that our verbs are checked against.
+    Requirement { name: "ibverbs", words: &["crate ibverbs"] },
     Requirement { name: "valgrind", words: &["valgrind"] },
 ];
 

@@ -22,6 +22,8 @@
 
 mod completions;
 mod domain;
+#[cfg(any(test, feature = "verbs-linked"))]
+mod layout;
 mod library;
 mod nic;
 mod pair;
@@ -30,9 +32,9 @@ mod provider;
 mod raw;
 mod receives;
 mod requests;
-#[cfg(test)]
-mod tests;
 
+#[cfg(feature = "verbs-linked")]
+pub use layout::compare_with_crate;
 pub use library::SEARCH_VARIABLE;
 pub use nic::RealNic;
 pub use provider::Verbs;

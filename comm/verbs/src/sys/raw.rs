@@ -303,7 +303,7 @@ macro_rules! constants {
     ($($(#[$doc:meta])* $name:ident = $c_name:ident = $value:literal;)*) => {
         $($(#[$doc])* pub(crate) const $name: u32 = $value;)*
         /// Every constant: C's name, ours.
-        #[cfg(test)]
+        #[cfg(any(test, feature = "verbs-linked"))]
         pub(crate) const CONSTANTS: &[(&str, u32)] = &[$((stringify!($c_name), $name)),*];
     };
 }

@@ -3,16 +3,18 @@
 
 use crate::cable::End;
 use headlong_verbs::nic::{Action, CompletionKind, Endpoint, Provider as _, Receive, Remote};
-use headlong_verbs::sys::Verbs;
+use headlong_verbs::sys::{Verbs, compare_with_crate};
 use std::time::{Duration, Instant};
 
 /// Bytes of a message: several packets.
 const BYTES: usize = 5000;
 const ROUNDS: u8 = 100;
 
-/// Sends to and fro between `device` (ours) and `peer` (theirs), then writes and reads at theirs
-/// one-sidedly.
+/// Compares declarations; sends to and fro between `device` (ours) and `peer` (theirs), then writes
+/// and reads at theirs one-sidedly.
 pub fn run(device: &str, peer: &str) -> Result<(), String> {
+    let (structs, constants) = compare_with_crate()?;
+    println!("{structs} structs and {constants} constants are as the crate has them");
     let list = ibverbs::devices().map_err(text)?;
     let found = list
         .iter()

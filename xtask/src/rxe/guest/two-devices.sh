@@ -4,6 +4,7 @@
 . /test/cable.sh
 before=$(sent va)
 check "raw verbs between two devices" 120 rxe raw rxa rxb
+[ -z "$rxe_linked" ] || check "ours and the crate ibverbs" 300 rxe linked rxa rxb
 check "jobs of four ranks over both" $rxe_limit rxe job $rxe_steps rxa rxb
 . /test/bench.sh
 benches "write_imm read"
