@@ -17,7 +17,8 @@ use std::time::Instant;
 /// How benchmarks are run.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Settings {
-    /// Run everything once on tiny data: it works, the numbers mean nothing.
+    /// Run everything once on tiny data: it works, the numbers mean nothing, except the ratio of
+    /// `tcp`.
     #[arg(long)]
     pub smoke: bool,
     /// Run the benchmarks whose name contains this: parse, lookup, update, cuda_embedding,

@@ -132,6 +132,28 @@ impl CommOptions {
     pub(crate) fn keeps_to_rails(&self) -> bool {
         self.all_to_all != AllToAll::Flat
             && self.all_reduce == AllReduce::Auto
+            && self.one_step_bytes.is_none()
             && self.tuning.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_way_may_need_all_ranks() {
+        let options = CommOptions::default;
+        assert!(options().keeps_to_rails());
+        let tuning = Some(Arc::new(Tuning::new("")));
+        let others = [
+            CommOptions { all_to_all: AllToAll::Flat, ..options() },
+            CommOptions { all_reduce: AllReduce::Flat, ..options() },
+            CommOptions { one_step_bytes: Some(1 << 10), ..options() },
+            CommOptions { tuning, ..options() },
+        ];
+        for other in others {
+            assert!(!other.keeps_to_rails(), "{other:?}");
+        }
     }
 }

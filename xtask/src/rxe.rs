@@ -110,7 +110,7 @@ pub fn run(root: &Path, target: &Path, words: &[&str]) -> Result<bool> {
         }
         Outcome::Skipped(reason) => {
             println!("rxe: skipped, because {reason}");
-            !required.wants("rxe")
+            required.forbids(&format!("rxe: {reason}")).is_none()
         }
     })
 }
@@ -305,14 +305,14 @@ fn lacks_of_linked() -> Option<String> {
     let has = |script: &str| process::answers("sh", &["-c", script]);
     let missing: Vec<&str> = [
         ("cmake", "command -v cmake"),
-        ("libclang-dev", "ls /usr/lib/llvm-*/lib/libclang*.so*"),
+        ("libclang-dev", "ls /usr/lib/llvm-*/lib/libclang.so*"),
         ("libibverbs-dev", "ls /usr/include/infiniband/verbs.h"),
     ]
     .into_iter()
     .filter(|(_, script)| !has(script))
     .map(|(package, _)| package)
     .collect();
-    let needs = format!("the crate ibverbs needs {}: apt-get install them", missing.join(", "));
+    let needs = format!("the crate ibverbs needs Debian's {}", missing.join(", "));
     (!missing.is_empty()).then_some(needs)
 }
 

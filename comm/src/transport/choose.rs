@@ -43,7 +43,7 @@ pub enum Wanted {
     /// Shared memory: all ranks on one node.
     Shm,
     Verbs,
-    /// UCX between all ranks, those of one node, too.
+    /// UCX also between the ranks of one node.
     Ucx,
     Tcp,
 }

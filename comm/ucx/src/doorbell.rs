@@ -4,7 +4,7 @@ use crate::hub::Hub;
 use headlong_comm::transport::paths::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// UCX's own descriptor, which shows that a peer has sent something.
@@ -17,18 +17,25 @@ impl UcxDoorbell {
     pub(crate) fn new(hub: &Arc<Mutex<Hub>>, events: OwnedFd) -> Self {
         Self { hub: Arc::clone(hub), events }
     }
+
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Doorbell for UcxDoorbell {
     fn listen(&self) -> u32 {
-        0
+        self.hub().moves()
     }
 
-    /// Note: the order is UCX's: arming fails where something has come since the last look.
-    fn wait(&self, _seen: u32, longest: Duration) {
-        if !self.hub.lock().unwrap_or_else(PoisonError::into_inner).arm() {
+    /// Note: the order is UCX's: arming fails where something has come since the last look. In that
+    /// look a link may have moved what an earlier one waits for, so what was moved is counted.
+    fn wait(&self, seen: u32, longest: Duration) {
+        let mut hub = self.hub();
+        if hub.moves() != seen || !hub.arm() {
             return;
         }
+        drop(hub);
         let time = Timespec::try_from(longest).expect("waits are shorter than centuries");
         // A wait that is interrupted ends early: its caller looks again.
         let _ = rustix::event::poll(&mut [PollFd::new(&self.events, PollFlags::IN)], Some(&time));

@@ -51,6 +51,11 @@ impl Hub {
         }
     }
 
+    /// As [`Worker::moves`].
+    pub(crate) fn moves(&self) -> u32 {
+        self.worker.moves()
+    }
+
     /// Whether a rank may sleep until UCX's descriptor can be read.
     pub(crate) fn arm(&mut self) -> bool {
         !self.closed && self.worker.arm()

@@ -12,7 +12,7 @@ use headlong_comm::{Rank, Result};
 use std::sync::{Mutex, PoisonError};
 
 /// UCX between the ranks of a job, for
-/// [`choose`](headlong_comm::transport::choose::choose()): all of them, those of one node, too.
+/// [`choose`](headlong_comm::transport::choose::choose()): those of one node, too.
 pub struct UcxNetwork {
     /// Until ranks are connected by it; or why there is none.
     worker: Mutex<Option<std::result::Result<Worker, String>>>,

@@ -6,6 +6,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Where the NIC refuses to tell of the next completion, a rank naps this long in place of a sleep.
+const NAP: Duration = Duration::from_millis(1);
+/// What [`Doorbell::listen`] gives then.
+const REFUSED: u32 = 1;
+
 /// The events of the queue in which everything completes that a rank waits for.
 pub(super) struct VerbsDoorbell {
     queue: Arc<dyn CompletionQueue>,
@@ -18,14 +23,13 @@ impl VerbsDoorbell {
 }
 
 impl Doorbell for VerbsDoorbell {
-    /// Note: what is wrong with the queue, the next look at it finds.
     fn listen(&self) -> u32 {
-        let _ = self.queue.arm();
-        0
+        if self.queue.arm().is_ok() { 0 } else { REFUSED }
     }
 
-    fn wait(&self, _seen: u32, longest: Duration) {
+    fn wait(&self, seen: u32, longest: Duration) {
         let Some(events) = self.queue.events() else { return };
+        let longest = if seen == REFUSED { longest.min(NAP) } else { longest };
         let time = Timespec::try_from(longest).expect("waits are shorter than centuries");
         // A wait that is interrupted ends early: its caller looks again.
         let _ = rustix::event::poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&time));

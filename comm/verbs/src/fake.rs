@@ -77,6 +77,11 @@ impl Fabric {
         self.lock().has_events = true;
     }
 
+    /// How many completions have shown at events: each ends a sleep, or a look came before it.
+    pub fn shown(&self) -> u64 {
+        self.lock().shown
+    }
+
     /// Lets time pass, as a look does.
     pub fn pass(&self) {
         self.look(|_| ());

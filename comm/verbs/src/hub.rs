@@ -8,9 +8,9 @@ use headlong_comm::transport::paths::PathError;
 use std::sync::Arc;
 
 const AT_ONCE: usize = 64;
-/// The device is asked for events at every so-manieth look at its queue: a second at most where a
-/// rank takes short naps.
-const LOOKS_PER_EVENT: u32 = 256;
+/// The device is asked for events at every so-manieth look at its queue: every half second at most
+/// where a rank that shares its core looks three times between two sleeps of 20 ms.
+const LOOKS_PER_EVENT: u32 = 64;
 
 /// All links of a rank.
 ///

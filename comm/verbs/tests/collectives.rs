@@ -116,6 +116,7 @@ fn every_bit_is_that_of_threads_where_ranks_sleep() {
         (over_verbs, results(by_threads, 5))
     });
     assert!(over_verbs == by_threads, "other bits than between threads");
+    assert!(fabric.shown() > 10, "no rank slept at its NIC: {} completions shown", fabric.shown());
     assert_eq!(fabric.violations(), Vec::<String>::new());
 }
 
@@ -129,7 +130,8 @@ fn a_large_job_is_joined_along_its_rails() {
     let choice = |control: Arc<TcpTransport>| {
         let node = control.topology().node_of(control.rank());
         let local_index = control.topology().local_index(control.rank());
-        let network = VerbsNetwork::new(settings(), fabric.provider(node), local_index);
+        let patient = VerbsSettings { patience: Duration::from_secs(60), ..settings() };
+        let network = VerbsNetwork::new(patient, fabric.provider(node), local_index);
         let choose_options = ChooseOptions {
             wanted: Wanted::Auto,
             network: Some(&network),

@@ -75,7 +75,7 @@ fn what_comes_ends_a_sleep_each_time() {
     let doorbell = ranks[0].doorbell.as_deref().expect("immediates ring");
     let (seen, begun) = (doorbell.listen(), Instant::now());
     doorbell.wait(seen, Duration::from_millis(30));
-    assert!(begun.elapsed() >= Duration::from_millis(30), "woken by {:?}", begun.elapsed());
+    assert!(begun.elapsed() >= Duration::from_millis(30), "woke after {:?}", begun.elapsed());
 }
 
 /// Atomics are no completions at the rank whose memory they change: it naps.

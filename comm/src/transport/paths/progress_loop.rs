@@ -134,7 +134,7 @@ impl ProgressLoop {
         let Self { paths, waiting, .. } = self;
         drive(frame, waiting, id, || {
             let mut look = Look::default();
-            // That a message has left need not ring.
+            // That a message has left rings over verbs alone.
             look.awaited.add(None);
             for (rank, path) in paths.iter_mut().enumerate() {
                 let Some(path) = path else { continue };

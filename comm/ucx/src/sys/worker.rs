@@ -37,6 +37,7 @@ pub(crate) struct Worker {
     library: Library,
     context: NonNull<c_void>,
     worker: NonNull<c_void>,
+    moves: u32,
 }
 
 // SAFETY: the worker is made for any thread, one at a time.
@@ -136,7 +137,7 @@ impl Worker {
             // SAFETY: nothing has been made of the context.
             unsafe { (library.functions.cleanup)(context.as_ptr()) }
         })?;
-        Ok(Self { library, context, worker })
+        Ok(Self { library, context, worker, moves: 0 })
     }
 
     /// UCX's own settings, with its shared memory among what notices that a peer is gone: else UCX
@@ -176,7 +177,13 @@ impl Worker {
     /// Moves what can be moved.
     pub(crate) fn progress(&mut self) {
         // SAFETY: the worker is open, and no one else calls it.
-        unsafe { (self.library.functions.worker_progress)(self.worker.as_ptr()) };
+        let moved = unsafe { (self.library.functions.worker_progress)(self.worker.as_ptr()) };
+        self.moves = self.moves.wrapping_add(u32::from(moved > 0));
+    }
+
+    /// Counts the calls of [`Worker::progress`] that have moved something.
+    pub(crate) fn moves(&self) -> u32 {
+        self.moves
     }
 
     /// What can be read when there is something to do, once [`Worker::arm`] has been called.

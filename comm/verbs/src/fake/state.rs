@@ -26,6 +26,8 @@ pub(super) struct State {
     pub(super) fault: Option<Fault>,
     /// Queues that are made have events.
     pub(super) has_events: bool,
+    /// Completions that were shown there.
+    pub(super) shown: u64,
     cuts: BTreeSet<(usize, usize)>,
     dead: BTreeSet<usize>,
 }
@@ -89,6 +91,7 @@ impl State {
             violations: Vec::new(),
             fault: None,
             has_events: false,
+            shown: 0,
             cuts: BTreeSet::new(),
             dead: BTreeSet::new(),
         }
@@ -130,6 +133,7 @@ impl State {
         if self.queues[queue].ready.len() < depth {
             self.queues[queue].ready.push_back(Ready { completion, retires });
             if let Some(events) = self.queues[queue].armed.take() {
+                self.shown += 1;
                 // Refused where it is full: then it shows already.
                 let _ = rustix::io::write(&*events, &1_u64.to_ne_bytes());
             }

@@ -2,8 +2,8 @@
 
 use super::super::nic::{Completion, CompletionKind, CompletionQueue, NicError, NicResult, Status};
 use super::domain::Domain;
-use super::last_refused;
 use super::raw::{self, CompChannel, Cq, Wc};
+use super::{checked, last_refused, refused};
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -58,6 +58,22 @@ impl Completions {
             .map_err(|_| self.refused("ibv_poll_cq", "the completion queue has failed"))
     }
 
+    /// Takes what has shown, without waiting. Each event is acknowledged: the queue's end waits for
+    /// that.
+    fn forget(&self) -> NicResult<()> {
+        let functions = &self.domain.device.library().functions;
+        let (mut queue, mut mine) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the channel is alive, and never blocks; room for one event.
+        while unsafe { (functions.get_cq_event)(self.channel.raw, &mut queue, &mut mine) } == 0 {
+            // SAFETY: an event of this queue, the channel's only one, was got just now.
+            unsafe { (functions.ack_cq_events)(self.raw, 1) };
+        }
+        match io::Error::last_os_error().kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+            _ => Err(last_refused(format!("{}: its completion events", self.domain.device.name()))),
+        }
+    }
+
     fn refused(&self, call: &str, reason: &str) -> NicError {
         let what = format!("{}: {call}", self.domain.device.name());
         NicError::Refused { what, reason: reason.to_owned(), errno: None }
@@ -84,23 +100,13 @@ impl CompletionQueue for Completions {
     }
 
     fn arm(&self) -> NicResult<()> {
-        let shown = self.channel.forget()?;
-        if shown > 0 {
-            let acknowledge = self.domain.device.library().functions.ack_cq_events;
-            // SAFETY: so many events of this queue, the channel's only one, were got.
-            unsafe { acknowledge(self.raw, shown) };
-        }
+        self.forget()?;
         // SAFETY: the queue is alive, and so is its device.
         let notify = unsafe { (*(*self.raw).context).ops.req_notify_cq };
         let notify = notify.ok_or_else(|| self.refused("ibv_req_notify_cq", MISSING))?;
+        let what = || format!("{}: ibv_req_notify_cq", self.domain.device.name());
         // SAFETY: as above; 0: any completion.
-        match unsafe { notify(self.raw, 0) } {
-            0 => Ok(()),
-            errno => {
-                let reason = io::Error::from_raw_os_error(errno).to_string();
-                Err(self.refused("ibv_req_notify_cq", &reason))
-            }
-        }
+        checked(what, unsafe { notify(self.raw, 0) })
     }
 }
 
@@ -121,9 +127,7 @@ impl Channel {
         let channel = Self { domain: domain.clone(), raw };
         rustix::io::ioctl_fionbio(channel.descriptor(), true).map_err(|errno| {
             let what = format!("{}: a completion channel that does not block", device.name());
-            let errno = errno.raw_os_error();
-            let reason = io::Error::from_raw_os_error(errno).to_string();
-            NicError::Refused { what, reason, errno: Some(errno) }
+            refused(what, errno.raw_os_error())
         })?;
         Ok(channel)
     }
@@ -131,21 +135,6 @@ impl Channel {
     fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive, and its descriptor open as long.
         unsafe { BorrowedFd::borrow_raw((*self.raw).fd) }
-    }
-
-    /// Takes what has shown, without waiting: how many events, each to be acknowledged.
-    fn forget(&self) -> NicResult<u32> {
-        let get = self.domain.device.library().functions.get_cq_event;
-        let (mut queue, mut mine) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let mut events = 0;
-        // SAFETY: the channel is alive, and never blocks; room for one event.
-        while unsafe { get(self.raw, &mut queue, &mut mine) } == 0 {
-            events += 1;
-        }
-        match io::Error::last_os_error().kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(events),
-            _ => Err(last_refused(format!("{}: its completion events", self.domain.device.name()))),
-        }
     }
 }
 

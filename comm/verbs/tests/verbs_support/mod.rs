@@ -39,6 +39,13 @@ pub fn controls(nodes: usize, per_node: usize, deadline: Duration) -> Vec<Arc<Tc
         let mut options = options(rank, ranks, port.port);
         options.ranks_per_node = per_node;
         options.deadlines.operation = deadline;
+        if ranks > 8 {
+            // Many threads on few cores hear of each other late.
+            let patient = Duration::from_secs(60);
+            options.deadlines.silence = patient;
+            options.deadlines.handshake = patient;
+            options.deadlines.rendezvous = patient;
+        }
         options
     });
     join_all(all.collect()).into_iter().map(|joined| joined.expect("all ranks join")).collect()

@@ -38,6 +38,8 @@ with_a_lost_machine() {
 
 # lost_and_back LINES: what happens to the second machine, which starts with these lines again.
 lost_and_back() {
+    # Whatever happens, the run can log on.
+    trap 'cat <&3 >/dev/null' EXIT
     until_logged '"step":12,'
     lose node-b
     until_logged '"event":"start"'
@@ -45,7 +47,6 @@ lost_and_back() {
     on node-b bash -ec "$1" >"$out/node-b-again.log" 2>&1 &
     # If not, the run ends and has not trained together.
     wait_for "torchrun's restart" 60 restarts_for_a_machine || true
-    cat <&3 >/dev/null
 }
 
 # torchrun has found the machine and begun to end the ranks: it may have ended some after the loss,
@@ -56,10 +57,12 @@ restarts_for_a_machine() {
          END { exit !ends }' "$log"
 }
 
-# until_logged WORDS: until a line of the run's log has them.
+# until_logged WORDS: until a line of the run's log has them; not for ever.
 until_logged() {
     local line=
-    until [[ $line == *"$1"* ]]; do read -r line; done <&3
+    until [[ $line == *"$1"* ]]; do
+        read -t 120 -r line || { echo "$1: not logged in time"; return 1; }
+    done <&3
 }
 
 # Four ranks continued from a snapshot, then eight, from a later one, and no rank was refused.
