@@ -151,6 +151,24 @@ pub struct Launch {
     pub remarks: Vec<Remark>,
 }
 
+impl Launch {
+    /// A rank of a job whose ranks reach each other on loopback, without a secret.
+    pub fn on_loopback(rank: usize, world_size: usize, master_port: u16) -> Self {
+        Self {
+            launcher: Launcher::Headlong,
+            rank: Rank(rank),
+            world_size,
+            local_rank: None,
+            local_size: None,
+            master_host: "127.0.0.1".to_owned(),
+            master_port,
+            job: "loopback".to_owned(),
+            secret: SecretSource::None,
+            remarks: Vec::new(),
+        }
+    }
+}
+
 /// The environment of this process. A name that is no text is none that anybody asks for.
 pub fn environment() -> Environment {
     std::env::vars_os()

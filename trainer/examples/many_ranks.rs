@@ -15,7 +15,7 @@ use headlong::iteration::ranks::{RankGroup, RankGroupOptions, comm_options};
 use headlong::iteration::worker::StepRates;
 use headlong::state::digest::weights_digest;
 use headlong_comm::demand::{Demand, StepExchanges};
-use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
+use headlong_comm::launcher_env::{Launch, SecretSource};
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join, reserve_port};
 use headlong_comm::testing::sim::Random;
 use headlong_comm::transport::tcp::TcpTransport;
@@ -381,16 +381,8 @@ impl Transport for Counted {
 
 fn options(shape: Shape, rank: usize, port: u16) -> JoinOptions {
     let launch = Launch {
-        launcher: Launcher::Headlong,
-        rank: Rank(rank),
-        world_size: shape.ranks,
-        local_rank: None,
-        local_size: None,
-        master_host: Ipv4Addr::LOCALHOST.to_string(),
-        master_port: port,
-        job: "many ranks".into(),
         secret: SecretSource::Value(b"a secret of this example".into()),
-        remarks: Vec::new(),
+        ..Launch::on_loopback(rank, shape.ranks, port)
     };
     // A processor that hundreds of ranks share lets none of them say in time that it lives.
     let deadlines = Deadlines {

@@ -12,9 +12,9 @@ use headlong::report::Reporter;
 use headlong::run::prepare::Prepared;
 use headlong::run::session::{Session, Start};
 use headlong::state::checkpoint::{FileWriter, Files, SystemFiles, newest};
-use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
+use headlong_comm::Communicator;
+use headlong_comm::launcher_env::Launch;
 use headlong_comm::rendezvous::{JoinOptions, join};
-use headlong_comm::{Communicator, Rank};
 use headlong_embedding::Registry;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpListener;
@@ -72,18 +72,7 @@ fn free_port() -> u16 {
 
 /// A rank of a job of two whose ranks reach each other as processes do.
 fn joined(rank: usize, port: u16, config: &Config) -> Communicator {
-    let launch = Launch {
-        launcher: Launcher::Headlong,
-        rank: Rank(rank),
-        world_size: 2,
-        local_rank: None,
-        local_size: None,
-        master_host: "127.0.0.1".into(),
-        master_port: port,
-        job: "slow".into(),
-        secret: SecretSource::None,
-        remarks: Vec::new(),
-    };
+    let launch = Launch::on_loopback(rank, 2, port);
     let mut options = JoinOptions::new(launch, [3; 32]);
     options.deadlines.operation = config.comm.deadline();
     Communicator::new(join(&options).unwrap(), comm_options(config))

@@ -3,9 +3,9 @@
 
 use crate::harness::{Harness, Mode};
 use anyhow::{Context as _, bail, ensure};
-use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
+use headlong_comm::launcher_env::{Launch, SecretSource};
 use headlong_comm::rendezvous::{JoinOptions, join, reserve_port};
-use headlong_comm::{CommOptions, Communicator, Rank};
+use headlong_comm::{CommOptions, Communicator};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
@@ -135,16 +135,8 @@ fn joined() -> anyhow::Result<[Communicator; 2]> {
     thread::scope(|scope| {
         let ranks = [0, 1].map(|rank| {
             let launch = Launch {
-                launcher: Launcher::Headlong,
-                rank: Rank(rank),
-                world_size: 2,
-                local_rank: None,
-                local_size: None,
-                master_host: "127.0.0.1".to_owned(),
-                master_port: port,
-                job: "bench".to_owned(),
                 secret: SecretSource::Value(b"two ranks of one process".to_vec()),
-                remarks: Vec::new(),
+                ..Launch::on_loopback(rank, 2, port)
             };
             scope.spawn(move || join(&JoinOptions::new(launch, [0; 32])))
         });

@@ -22,6 +22,7 @@ mod waiting;
 mod watch;
 
 pub use super::head::Head;
+pub use crate::system::poll_read;
 pub use tcp::TcpPath;
 pub use transport::{PathTransport, name_of};
 

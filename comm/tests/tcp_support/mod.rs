@@ -2,7 +2,7 @@
 //! instead.
 #![allow(dead_code, unused_macros, unused_imports, reason = "each test uses a part")]
 
-use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
+use headlong_comm::launcher_env::{Launch, SecretSource};
 use headlong_comm::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm::transport::Transport;
 use headlong_comm::transport::choose::{ChooseOptions, Network, Wanted, choose};
@@ -61,16 +61,9 @@ pub fn deadlines() -> Deadlines {
 
 pub fn launch(rank: usize, world_size: usize, port: u16) -> Launch {
     Launch {
-        launcher: Launcher::Headlong,
-        rank: Rank(rank),
-        world_size,
-        local_rank: None,
-        local_size: None,
-        master_host: "127.0.0.1".into(),
-        master_port: port,
         job: "test".into(),
         secret: SecretSource::Value(b"a secret of the test".into()),
-        remarks: Vec::new(),
+        ..Launch::on_loopback(rank, world_size, port)
     }
 }
 

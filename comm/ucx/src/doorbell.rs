@@ -1,8 +1,7 @@
 //! How a rank sleeps until something comes.
 
 use crate::hub::Hub;
-use headlong_comm::transport::paths::Doorbell;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use headlong_comm::transport::paths::{Doorbell, poll_read};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,9 +35,7 @@ impl Doorbell for UcxDoorbell {
             return;
         }
         drop(hub);
-        let time = Timespec::try_from(longest).expect("waits are shorter than centuries");
-        // A wait that is interrupted ends early: its caller looks again.
-        let _ = rustix::event::poll(&mut [PollFd::new(&self.events, PollFlags::IN)], Some(&time));
+        poll_read(&self.events, longest);
     }
 
     fn ignore(&self) {}

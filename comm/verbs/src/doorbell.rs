@@ -1,8 +1,7 @@
 //! How a rank sleeps until something comes over its NIC.
 
 use super::nic::CompletionQueue;
-use headlong_comm::transport::paths::Doorbell;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use headlong_comm::transport::paths::{Doorbell, poll_read};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +28,7 @@ impl Doorbell for VerbsDoorbell {
 
     fn wait(&self, seen: u32, longest: Duration) {
         let Some(events) = self.queue.events() else { return };
-        let longest = if seen == REFUSED { longest.min(NAP) } else { longest };
-        let time = Timespec::try_from(longest).expect("waits are shorter than centuries");
-        // A wait that is interrupted ends early: its caller looks again.
-        let _ = rustix::event::poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&time));
+        poll_read(&events, if seen == REFUSED { longest.min(NAP) } else { longest });
     }
 
     fn ignore(&self) {}

@@ -73,7 +73,7 @@ impl Fabric {
 
     /// From now on completion queues that are made have events at which a thread can sleep. Who
     /// sleeps does not look, so something must [move time](Fabric::pass).
-    pub fn with_events(&self) {
+    pub fn enable_events(&self) {
         self.lock().has_events = true;
     }
 

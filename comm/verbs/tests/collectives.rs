@@ -93,13 +93,13 @@ fn every_bit_is_that_of_threads() {
     }
 }
 
-/// Ranks that sleep at their NICs' events, over a fabric whose
-/// time passes whether they look or not.
+/// Ranks that sleep at their NICs' events, over a fabric whose time passes whether they look or
+/// not.
 #[test]
 fn every_bit_is_that_of_threads_where_ranks_sleep() {
     let options = CommOptions { one_step_bytes: Some(0), ..CommOptions::default() };
     let fabric = Fabric::rails(5, NetworkModel::ROUGH, 2, 2);
-    fabric.with_events();
+    fabric.enable_events();
     let is_over = AtomicBool::new(false);
     let (over_verbs, by_threads) = thread::scope(|scope| {
         scope.spawn(|| {

@@ -60,7 +60,7 @@ fn sent_while_asleep(fabric: &Fabric, [asleep, awake]: &mut [Connected; 2], step
 #[test]
 fn what_comes_ends_a_sleep_each_time() {
     let fabric = Fabric::rails(11, NetworkModel::ROUGH, 2, 1);
-    fabric.with_events();
+    fabric.enable_events();
     let mut ranks = two(&fabric, &settings());
     for step in 0..20 {
         let slept = sent_while_asleep(&fabric, &mut ranks, step);
@@ -82,7 +82,7 @@ fn what_comes_ends_a_sleep_each_time() {
 #[test]
 fn where_nothing_would_ring_there_is_no_doorbell() {
     let fabric = Fabric::rails(12, NetworkModel::CALM, 2, 1);
-    fabric.with_events();
+    fabric.enable_events();
     let atomic = two(&fabric, &VerbsSettings { signal: Signal::Atomic, ..settings() });
     let without = two(&Fabric::rails(13, NetworkModel::CALM, 2, 1), &settings());
     for rank in atomic.iter().chain(&without) {

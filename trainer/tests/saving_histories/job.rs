@@ -10,7 +10,7 @@ use headlong::state::checkpoint::{
     Mirrored, Select, Snapshot, gather_mirrored, newest, newest_part, save_mirrored,
     take_part_in_save,
 };
-use headlong_comm_simulated::launcher_env::{Launch, Launcher, SecretSource};
+use headlong_comm_simulated::launcher_env::{Launch, SecretSource};
 use headlong_comm_simulated::rendezvous::{Deadlines, JoinOptions, join};
 use headlong_comm_simulated::system::{Body, Finish, Options, Report, machine, now, run, sleep};
 use headlong_comm_simulated::testing::sim::Random;
@@ -182,16 +182,9 @@ struct Process {
 impl Process {
     fn live(&self) -> Result<(), Failure> {
         let launch = Launch {
-            launcher: Launcher::Headlong,
-            rank: Rank(self.rank),
-            world_size: self.num_ranks,
-            local_rank: None,
-            local_size: None,
             master_host: machine(0).to_string(),
-            master_port: 29_577,
-            job: "simulated".into(),
             secret: SecretSource::Value(b"a secret of the history".into()),
-            remarks: Vec::new(),
+            ..Launch::on_loopback(self.rank, self.num_ranks, 29_577)
         };
         let options = JoinOptions {
             deadlines: DEADLINES,

@@ -1,7 +1,7 @@
 //! What the ranks of a history do.
 
 use super::draw::{Case, DEADLINES, Leave, Operation, Way};
-use crate::launcher_env::{Launch, Launcher, SecretSource};
+use crate::launcher_env::{Launch, SecretSource};
 use crate::rendezvous::{JoinOptions, join};
 use crate::system::{NEVER, Time, machine, now, sleep};
 use crate::transport::Transport;
@@ -33,16 +33,9 @@ const PORT: u16 = 29_577;
 
 fn launch(case: &Case, rank: usize) -> Launch {
     Launch {
-        launcher: Launcher::Headlong,
-        rank: Rank(rank),
-        world_size: case.num_ranks,
-        local_rank: None,
-        local_size: None,
         master_host: machine(0).to_string(),
-        master_port: PORT,
-        job: "simulated".into(),
         secret: SecretSource::Value(b"a secret of the history".into()),
-        remarks: Vec::new(),
+        ..Launch::on_loopback(rank, case.num_ranks, PORT)
     }
 }
 

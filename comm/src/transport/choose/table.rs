@@ -75,16 +75,19 @@ mod tests {
     use super::super::{Need, Verdict};
     use super::*;
 
+    fn decision<'a>(
+        topology: &'a Topology,
+        wanted: Wanted,
+        nodes: &[Verdict],
+        network: Verdict,
+    ) -> Decision<'a> {
+        let (need, nodes) = (Need::of(wanted, topology), nodes.to_vec());
+        Decision { topology, need, nodes, network, along_rails: false }
+    }
+
     fn table(node_of: &[usize], wanted: Wanted, nodes: &[Verdict], network: Verdict) -> String {
         let topology = Topology::from_node_of(node_of.to_vec());
-        let need = Need::of(wanted, &topology);
-        render(&rows(&Decision {
-            topology: &topology,
-            need,
-            nodes: nodes.to_vec(),
-            network,
-            along_rails: false,
-        }))
+        render(&rows(&decision(&topology, wanted, nodes, network)))
     }
 
     #[test]
@@ -124,15 +127,7 @@ mod tests {
     fn all_ranks_call_the_transport_by_one_name() {
         let name = |node_of: &[usize], wanted, nodes: &[Verdict], network: Verdict| {
             let topology = Topology::from_node_of(node_of.to_vec());
-            let need = Need::of(wanted, &topology);
-            Decision {
-                topology: &topology,
-                need,
-                nodes: nodes.to_vec(),
-                network,
-                along_rails: false,
-            }
-            .name()
+            decision(&topology, wanted, nodes, network).name()
         };
         let no = || Err("no".to_owned());
         assert_eq!(name(&[0, 0], Wanted::Auto, &[Ok(())], Ok(())), "shm");
@@ -151,9 +146,8 @@ mod tests {
     fn a_large_job_is_joined_along_its_rails() {
         let decide = |wanted, along_rails| {
             let topology = Topology::with_ranks_per_node(128, 8);
-            let (need, network) = (Need::of(wanted, &topology), Ok(()));
-            let nodes = vec![Ok(()); 16];
-            let decision = Decision { topology: &topology, need, nodes, network, along_rails };
+            let decision = decision(&topology, wanted, &vec![Ok(()); 16], Ok(()));
+            let decision = Decision { along_rails, ..decision };
             (decision.network_peers(Rank(19)), render(&rows(&decision)))
         };
         let rail: Vec<Rank> =
@@ -176,14 +170,7 @@ mod tests {
     fn what_was_asked_for_by_name_is_never_replaced() {
         let check = |node_of: &[usize], wanted, nodes: &[Verdict], network: Verdict| {
             let topology = Topology::from_node_of(node_of.to_vec());
-            let need = Need::of(wanted, &topology);
-            let decision = Decision {
-                topology: &topology,
-                need,
-                nodes: nodes.to_vec(),
-                network,
-                along_rails: false,
-            };
+            let decision = decision(&topology, wanted, nodes, network);
             decision.check_wanted().map_err(|error| error.to_string())
         };
         let no = |reason: &str| Err(reason.to_owned());

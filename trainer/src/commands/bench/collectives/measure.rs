@@ -256,7 +256,7 @@ fn splitmix(state: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headlong_comm::launcher_env::{Launch, Launcher, SecretSource};
+    use headlong_comm::launcher_env::{Launch, SecretSource};
     use headlong_comm::rendezvous::{self, JoinOptions};
     use headlong_comm::transport::choose::{ChooseOptions, Wanted, choose};
     use headlong_comm::{CommOptions, Topology};
@@ -324,16 +324,8 @@ mod tests {
         let master_port = free.expect("a free port").port();
         let join_one = |rank: usize| {
             let launch = Launch {
-                launcher: Launcher::Headlong,
-                rank: Rank(rank),
-                world_size: 2,
-                local_rank: None,
-                local_size: None,
-                master_host: "127.0.0.1".into(),
-                master_port,
-                job: "stopwatch".into(),
                 secret: SecretSource::Value(b"the secret of the test".into()),
-                remarks: Vec::new(),
+                ..Launch::on_loopback(rank, 2, master_port)
             };
             let control = rendezvous::join(&JoinOptions::new(launch, [1; 32])).expect("both come");
             let chosen = choose(control, &ChooseOptions { wanted, network: None, exchanges: None })
