@@ -44,7 +44,7 @@ pub fn poll(descriptors: &mut [PollFd<'_>], longest: Duration) -> bool {
     rustix::event::poll(descriptors, Some(&time)).is_ok()
 }
 
-/// As [`poll`], until one descriptor can be read.
+/// As `poll`, until one descriptor can be read.
 pub fn poll_read(descriptor: &impl AsFd, longest: Duration) {
     poll(&mut [PollFd::new(descriptor, PollFlags::IN)], longest);
 }
