@@ -16,11 +16,13 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// Two ranks, each on a node of its own.
 fn two(fabric: &Arc<Fabric>, settings: &VerbsSettings) -> [Connected; 2] {
+    // A rank that leaves ends the others' connecting, so they leave together.
+    let controls = controls(2, 1, LONG);
     let connected: Vec<Connected> = thread::scope(|scope| {
-        let ranks = controls(2, 1, LONG).into_iter().map(|control| {
+        let ranks = controls.iter().map(|control| {
             scope.spawn(move || {
                 let (me, provider) = (control.rank().0, fabric.provider(control.rank().0));
-                connect(&*control, settings, &*provider, &[Rank(1 - me)], &mut Vec::new())
+                connect(&**control, settings, &*provider, &[Rank(1 - me)], &mut Vec::new())
             })
         });
         let ranks: Vec<_> = ranks.collect();
