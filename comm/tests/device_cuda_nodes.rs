@@ -5,8 +5,8 @@
 mod device_support;
 
 use device_support::{
-    Memory, WAYS, download, finish, has_devices, on_nodes, on_nodes_with, replay_all, uneven,
-    upload,
+    Memory, WAYS, download, finish, has_devices, has_software_devices, on_nodes, on_nodes_with,
+    replay_all, uneven, upload,
 };
 use half::bf16;
 use headlong_comm::testing::run_ranks;
@@ -23,10 +23,13 @@ const NODES: [&[usize]; 5] = [&[2, 2], &[4, 4], &[3, 1], &[1, 2, 1], &[3, 2]];
 
 #[test]
 fn every_operation_on_every_shape_of_nodes() {
-    if !has_devices(8) {
-        return;
+    if has_devices(8) {
+        check_operations(&NODES);
     }
-    for (nodes, way) in NODES.into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
+}
+
+fn check_operations(shapes: &[&[usize]]) {
+    for (&nodes, way) in shapes.iter().flat_map(|nodes| WAYS.map(|way| (nodes, way))) {
         on_nodes(way, nodes, |communicator, stream| {
             let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
             let collectives =
@@ -69,25 +72,31 @@ fn sums_between_nodes_have_the_bits_of_sums_between_hosts() {
     if !has_devices(8) {
         return;
     }
-    for nodes in NODES {
-        let between_hosts = run_ranks(&Topology::from_node_sizes(nodes), |communicator| {
-            let mut data = uneven(communicator.rank().0);
-            communicator.all_reduce(&mut data).unwrap();
-            data
-        });
-        for way in WAYS {
-            let sums = on_nodes(way, nodes, |communicator, stream| {
-                let own = uneven(communicator.rank().0);
-                let memory = upload(&stream, &own);
-                let collectives = communicator.attach_device(&stream).expect("attached");
-                collectives.all_reduce_f32(&stream, memory.ptr(), own.len()).expect("enqueued");
-                finish(&*collectives, &stream).expect("done");
-                collectives.close().expect("closed");
-                download(&memory)
-            });
-            assert_eq!(sums, between_hosts, "{nodes:?}, {way:?}");
-        }
+    for (nodes, between_devices) in NODES.into_iter().flat_map(|nodes| WAYS.map(|way| (nodes, way)))
+    {
+        check_sum(nodes, CommOptions { between_devices, ..CommOptions::default() });
     }
+}
+
+fn check_sum(nodes: &[usize], options: CommOptions) {
+    let between_hosts = run_ranks(&Topology::from_node_sizes(nodes), |communicator| {
+        let mut data = uneven(communicator.rank().0);
+        communicator.all_reduce(&mut data).unwrap();
+        data
+    });
+    let name = format!("{nodes:?}, {options:?}");
+    let sums = on_nodes_with(options, nodes, |communicator, stream| {
+        let own = uneven(communicator.rank().0);
+        let memory = upload(&stream, &own);
+        let sums = SumLen::of_f32(own.len());
+        let sizes = DeviceSizes { block_bytes: 64, sums, ..DeviceSizes::default() };
+        let collectives = communicator.attach_device_for(&stream, sizes).expect("attached");
+        collectives.all_reduce(&stream, memory.ptr(), sums).expect("enqueued");
+        finish(&*collectives, &stream).expect("done");
+        collectives.close().expect("closed");
+        download(&memory)
+    });
+    assert_eq!(sums, between_hosts, "{name}");
 }
 
 /// As [`uneven`], 16 of f32 and 1,000 of bf16, of which some are rounded at every addition.
@@ -117,6 +126,40 @@ fn sums_of_bf16_on_two_nodes_of_two_have_the_bits_of_sums_between_hosts() {
     if has_devices(4) {
         check_bf16(&[&[2, 2]]);
     }
+}
+
+/// Nodes of twice the usual devices, and more nodes than a kernel takes parts of a sum. In a process
+/// of its own, with as many software devices.
+#[test]
+fn large_nodes_and_many_nodes_exchange_by_node() {
+    if has_software_devices(1) {
+        let devices = (2 * MANY_NODES).to_string();
+        run_alone("on_large_nodes_and_many_nodes", &[("SOFTCUDA_DEVICES", &devices)]);
+    }
+}
+
+const MANY_NODES: usize = 33;
+
+#[test]
+#[ignore = "started by another test"]
+fn on_large_nodes_and_many_nodes() {
+    assert!(has_devices(2 * MANY_NODES));
+    check_operations(&[&[9, 3], &[16, 16]]);
+    check_bf16(&[&[9, 3]]);
+    check_sum(&[16], CommOptions::default());
+    for one_step_bytes in [None, Some(0)] {
+        check_sum(&[2; MANY_NODES], CommOptions { one_step_bytes, ..CommOptions::default() });
+    }
+}
+
+/// Runs an ignored test of this file in a process of its own, with these variables.
+fn run_alone(name: &str, variables: &[(&str, &str)]) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--ignored", "--nocapture"]).envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}{errors}");
 }
 
 /// Whatever carries them, in one step or in two, with one node or several, bf16 are rounded where
@@ -454,12 +497,7 @@ fn ranks_that_disagree_about_a_length_all_end_with_an_error() {
         return;
     }
     for name in ["a_rank_of_two_nodes_disagrees", "a_rank_of_one_node_disagrees"] {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", name, "--ignored", "--nocapture"]);
-        let output = command.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}{errors}");
+        run_alone(name, &[]);
     }
 }
 

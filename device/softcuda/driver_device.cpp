@@ -87,7 +87,7 @@ struct Reader {
 
 Driver::Driver() {
   Reader reader;
-  settings.devices = int(reader.number("SOFTCUDA_DEVICES", 1, 0, 64));
+  settings.devices = int(reader.number("SOFTCUDA_DEVICES", 1, 0, 256));
   settings.memory_bytes = size_t(reader.number("SOFTCUDA_MEMORY_MIB", 4096, 1, 1 << 30)) << 20;
   settings.seed = random = reader.number("SOFTCUDA_SEED", 0, 0, UINT64_MAX);
   settings.timeout_s = double(reader.number("SOFTCUDA_TIMEOUT_S", 60, 1, INT32_MAX));

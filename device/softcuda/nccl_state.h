@@ -29,7 +29,7 @@ inline const size_t type_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 constexpr size_t ring_bytes = 64 << 10;
 // A chunk is added up when all ranks' parts of it are there.
 constexpr size_t chunk_bytes = 16 << 10;
-constexpr int most_ranks = 64;
+constexpr int most_ranks = 256;
 
 // What the bytes of one rank for another travel through. One writer, one reader.
 struct Ring {

@@ -34,7 +34,7 @@ use super::peer::{Peers, bind};
 use super::push;
 use super::rail::nccl::NcclRails;
 use super::rail::{Exchange, Rails, Route};
-use super::sum::{self, MOST_PARTS, Place, Turns, sum};
+use super::sum::{self, Place, Turns, sum};
 use super::{
     Blocks, ByNode, DeviceCollectives, DeviceSizes, Parts, SumLen, end, end_closing, own_stream,
     segment,
@@ -133,13 +133,7 @@ pub(super) fn possible(topology: &Topology) -> Result<(), String> {
              {most}"
         ));
     }
-    let parts = parts_of_sums(&Nodes::new(topology, Rank(0))).into_iter().max().unwrap_or(0);
-    match parts > MOST_PARTS {
-        true => {
-            Err(format!("hierarchical sums are of up to {MOST_PARTS} parts, and there are {parts}"))
-        }
-        false => Ok(()),
-    }
+    Ok(())
 }
 
 impl HierarchicalCollectives {
@@ -299,7 +293,7 @@ impl HierarchicalCollectives {
 
     /// The memory of one strip's first block, in the slots that are sent from.
     fn own_sum(&self) -> Place {
-        Place { at: self.room.slots[0].offset(HEADER_BYTES), turns: true }
+        Place { is_sent: true, ..Place::in_slot(self.room.slots[0].offset(HEADER_BYTES)) }
     }
 
     fn turns(&self) -> Option<Turns> {
@@ -350,14 +344,14 @@ impl HierarchicalCollectives {
     /// All parts in the order of the tree: this node's, and those in the strips of the others.
     fn leaves(&self, own: Vec<Place>, route: &Route, capacity: usize) -> Vec<Place> {
         let room = capacity.next_multiple_of(16);
-        let mut leaves: Vec<(Rank, Place)> = Vec::with_capacity(MOST_PARTS);
+        let mut leaves: Vec<(Rank, Place)> = Vec::new();
         let first_of = |node: usize| self.nodes.topology().ranks_of(node);
         leaves.extend(first_of(self.nodes.node()).iter().copied().zip(own));
         for hop in &route.receives {
             let node = self.nodes.topology().node_of(hop.peer);
-            let blocks = (0..self.nodes.parts_of(node)).map(|block| Place {
-                at: self.room.slots[1].offset(hop.offset + HEADER_BYTES + block * room),
-                turns: true,
+            let blocks = (0..self.nodes.parts_of(node)).map(|block| {
+                let offset = hop.offset + HEADER_BYTES + block * room;
+                Place::in_slot(self.room.slots[1].offset(offset))
             });
             leaves.extend(first_of(node).iter().copied().zip(blocks));
         }

@@ -1,6 +1,6 @@
 // What a rank has for each of its peers, straight into their memory: of each block what counts.
 
-#define MOST_PEERS 8
+#define MOST_PEERS 16
 
 // `PushArgs` in device/push.rs.
 struct PushArgs {

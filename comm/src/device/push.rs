@@ -42,7 +42,7 @@ pub(super) fn load(cuda: &CudaStream) -> Result<(), String> {
 /// with peer `first`.
 ///
 /// # Panics
-/// When there are more than 8 peers.
+/// When there are more than [`MOST_OUTS`] peers.
 pub(super) fn push(cuda: &CudaStream, blocks: &Blocks, to: &[DevicePtr], first: usize) {
     let mut args = PushArgs {
         from: blocks.from,

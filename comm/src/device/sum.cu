@@ -12,8 +12,8 @@
 #ifndef NARROW
 #define NARROW 0
 #endif
-#define MOST_PARTS 64
-#define MOST_OUTS 8
+#define MOST_PARTS 32
+#define MOST_OUTS 16
 
 // `SumArgs` in device/sum.rs.
 struct SumArgs {

@@ -9,8 +9,10 @@ use super::compile::{Compiled, compile, compiler_version, full_text, options};
 use super::source::{Define, Source};
 use crate::error::{DeviceError, Result};
 use crate::files::OutputFile;
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// First bytes of a file, its format's number among them.
@@ -50,6 +52,8 @@ impl KernelCache {
         }
         let compiler = compiler_folder().map_err(|error| self.no_compiler(source, arch, error))?;
         let file = self.cache.as_ref().map(|folder| folder.join(arch).join(compiler).join(&name));
+        let turn = file.as_ref().map(turn_at);
+        let _turn = turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(found) = file.as_deref().and_then(read) {
             return Ok(found);
         }
@@ -74,6 +78,14 @@ impl KernelCache {
             ),
         }
     }
+}
+
+/// The devices of a process want the same kernels at the same time: one compiles each, the others
+/// find it.
+fn turn_at(file: &PathBuf) -> Arc<Mutex<()>> {
+    static TURNS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(turns.entry(file.clone()).or_default())
 }
 
 /// Compiles an instance and writes it into a bundle at [`path_in_bundle`]; returns what was

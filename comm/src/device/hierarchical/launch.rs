@@ -90,6 +90,7 @@ struct UnpackArgs {
     to_stride: u64,
     limit: u64,
     num_strips: u32,
+    most_blocks: u32,
 }
 
 #[repr(C)]
@@ -99,6 +100,7 @@ struct ReceiveArgs {
     sources: DevicePtr,
     to: DevicePtr,
     to_stride: u64,
+    most_blocks: u32,
 }
 
 /// Small tables on the device that kernels look strips up in.
@@ -107,6 +109,8 @@ pub(super) struct Tables {
     num_sends: usize,
     num_receives: usize,
     num_rail: usize,
+    /// Of any strip that is received: in an all-to-all, and in an all-reduce.
+    most_blocks: [usize; 2],
 }
 
 impl Tables {
@@ -133,7 +137,10 @@ impl Tables {
         let memory = memory.map_err(text)?;
         memory.write(0, &bytes).map_err(text)?;
         let (num_sends, num_receives, num_rail) = (carried.len(), senders.len(), rail.len());
-        Ok(Self { memory, num_sends, num_receives, num_rail })
+        let size = |node| nodes.topology().node_size(node);
+        let of_exchange = others.iter().map(|&node| size(node)).max().unwrap_or(0);
+        let of_sum = others.iter().map(|&node| nodes.parts_of(node)).max().unwrap_or(0);
+        Ok(Self { memory, num_sends, num_receives, num_rail, most_blocks: [of_exchange, of_sum] })
     }
 
     fn at(&self, word: usize) -> DevicePtr {
@@ -345,8 +352,9 @@ impl Kernels<'_> {
     /// after the one before.
     pub(super) fn receive_strips(&self, along_rail: bool, to: DevicePtr, to_stride: usize) {
         let (sources, to_stride) = (self.tables.sources(along_rail), to_stride as u64);
-        let args = ReceiveArgs { open: self.open_args(along_rail), sources, to, to_stride };
-        let blocks = self.num_received(along_rail) * MOST_PEERS;
+        let (open, most_blocks) = (self.open_args(along_rail), self.most_blocks(along_rail));
+        let args = ReceiveArgs { open, sources, to, to_stride, most_blocks: most_blocks as u32 };
+        let blocks = self.num_received(along_rail) * most_blocks;
         self.run("receive_strips", blocks * self.chunks(), &args);
     }
 
@@ -355,10 +363,15 @@ impl Kernels<'_> {
         if of_sum { self.tables.num_rail } else { self.tables.num_receives }
     }
 
+    /// How many blocks the fullest of them has.
+    fn most_blocks(&self, of_sum: bool) -> usize {
+        self.tables.most_blocks[usize::from(of_sum)]
+    }
+
     /// The blocks of a sum's strips, to where they belong: that of a node `to_stride` bytes after
     /// the one before, and nothing from `limit` bytes on.
     pub(super) fn unpack(&self, to: DevicePtr, to_stride: usize, limit: usize) {
-        let num_strips = self.num_received(true);
+        let (num_strips, most_blocks) = (self.num_received(true), self.most_blocks(true));
         let args = UnpackArgs {
             slots: self.receive,
             blocks: self.tables.received(true)[1],
@@ -367,8 +380,9 @@ impl Kernels<'_> {
             to_stride: to_stride as u64,
             limit: limit as u64,
             num_strips: num_strips as u32,
+            most_blocks: most_blocks as u32,
         };
-        self.run("unpack", num_strips * MOST_PEERS * self.chunks(), &args);
+        self.run("unpack", num_strips * most_blocks * self.chunks(), &args);
     }
 }
 
@@ -391,13 +405,14 @@ mod cuda_tests {
             SendArgs, &STRIPS, &[];
             seal, from, positions, column, position, ranks, to, stride, to_stride
         );
-        layout_test!(ReceiveArgs, &STRIPS, &[]; open, sources, to, to_stride);
+        layout_test!(ReceiveArgs, &STRIPS, &[]; open, sources, to, to_stride, most_blocks);
         layout_test!(
             OpenArgs, &STRIPS, &[];
             slots, report, senders, blocks, num_strips, epoch, fingerprint
         );
         layout_test!(
-            UnpackArgs, &STRIPS, &[]; slots, blocks, sources, to, to_stride, limit, num_strips
+            UnpackArgs, &STRIPS, &[];
+            slots, blocks, sources, to, to_stride, limit, num_strips, most_blocks
         );
     }
 }

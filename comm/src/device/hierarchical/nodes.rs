@@ -8,7 +8,7 @@ use crate::topology::{Rank, Topology};
 pub(super) const HEADER_BYTES: usize = 128;
 
 /// The most ranks of a node, as strips.cu has it.
-pub(super) const MOST_PEERS: usize = 8;
+pub(super) const MOST_PEERS: usize = 16;
 
 #[derive(Debug, Clone)]
 pub(super) struct Nodes {

@@ -85,7 +85,7 @@ impl HierarchicalCollectives {
 
     /// The one block of the strip at `offset` of the slots that are sent from, or received into.
     fn strip(&self, side: usize, offset: usize) -> Place {
-        Place { at: self.room.slots[side].offset(offset + HEADER_BYTES), turns: true }
+        Place::in_slot(self.room.slots[side].offset(offset + HEADER_BYTES))
     }
 
     fn check_part(&self, operation: &str, parts: Parts<'_>) -> Result<()> {

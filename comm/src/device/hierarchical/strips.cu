@@ -8,7 +8,7 @@
 // strip is trusted: what its header says is held against what was expected, and lengths against the
 // capacity, before a byte of it is used.
 
-#define MOST_PEERS 8
+#define MOST_PEERS 16
 #define MAGIC 0x50545348u
 #define HEADER_BYTES 128ull
 
@@ -25,7 +25,6 @@ struct Header {
   u32 found;
   u32 reserved[7];
   u32 lengths[MOST_PEERS];
-  u32 rest[8];
 };
 static_assert(sizeof(Header) == HEADER_BYTES, "a header is a cache line");
 
@@ -300,16 +299,18 @@ struct UnpackArgs {
   // Where all blocks end.
   u64 limit;
   u32 num_strips;
+  // Of any strip.
+  u32 most_blocks;
 };
 
 // The blocks of the strips that have come, to where they belong.
 extern "C" __global__ void __launch_bounds__(256) unpack(const UnpackArgs a) {
   if (a.slots.state->refused != 0) return;
   const u32 chunks = ceil_div(a.slots.capacity, CHUNK);
-  const u64 pieces = static_cast<u64>(a.num_strips) * MOST_PEERS * chunks;
+  const u64 pieces = static_cast<u64>(a.num_strips) * a.most_blocks * chunks;
   for (u64 piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
-    const u32 chunk = piece % chunks, block = piece / chunks % MOST_PEERS,
-              strip = piece / chunks / MOST_PEERS;
+    const u32 chunk = piece % chunks, block = piece / chunks % a.most_blocks,
+              strip = piece / chunks / a.most_blocks;
     if (block >= a.blocks[strip]) continue;
     const u8* from = slot_of(a.slots) + start_of(a.blocks, strip, a.slots.capacity);
     const Header* header = reinterpret_cast<const Header*>(from);
@@ -326,6 +327,8 @@ struct ReceiveArgs {
   const u32* sources;
   u8* to;
   u64 to_stride;
+  // Of any strip.
+  u32 most_blocks;
 };
 
 // An exchange from where strips have come: each that is as expected, to where its blocks belong. Of
@@ -334,10 +337,10 @@ extern "C" __global__ void __launch_bounds__(256) receive_strips(const ReceiveAr
   const OpenArgs& open = a.open;
   if (open.slots.state->refused != 0) return;
   const u32 chunks = ceil_div(open.slots.capacity, CHUNK);
-  const u64 pieces = static_cast<u64>(open.num_strips) * MOST_PEERS * chunks;
+  const u64 pieces = static_cast<u64>(open.num_strips) * a.most_blocks * chunks;
   for (u64 piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
-    const u32 chunk = piece % chunks, block = piece / chunks % MOST_PEERS,
-              strip = piece / chunks / MOST_PEERS;
+    const u32 chunk = piece % chunks, block = piece / chunks % a.most_blocks,
+              strip = piece / chunks / a.most_blocks;
     if (block >= open.blocks[strip]) continue;
     const u8* from = slot_of(open.slots) + start_of(open.blocks, strip, open.slots.capacity);
     const Header* header = reinterpret_cast<const Header*>(from);

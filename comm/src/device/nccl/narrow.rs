@@ -6,7 +6,7 @@
 use super::{NcclCollectives, Piece};
 use crate::collectives::group::Group;
 use crate::device::peer::bind;
-use crate::device::sum::{self, MOST_PARTS, Place, sum};
+use crate::device::sum::{self, Place, sum};
 use crate::device::{DeviceCollectives, DeviceSizes, Parts, SumLen, end, own_stream, segment};
 use crate::error::Result;
 use crate::readable::text;
@@ -33,33 +33,13 @@ impl Received {
         let of_part = SumLen { exact: 0, ..part }.bytes().next_multiple_of(16);
         let (mut range, mut room) = (sums.bytes(), of_part * topology.num_ranks());
         for group in levels(topology, me) {
-            let mut parts = group.len;
-            range = segment(0, parts, range).len();
-            room = room.max(parts * range.next_multiple_of(16));
-            while parts > MOST_PARTS {
-                // Whole groups, and what is left of the last one.
-                sum::load(cuda, MOST_PARTS, true)?;
-                sum::load(cuda, (parts - 1) % MOST_PARTS + 1, true)?;
-                parts = parts.div_ceil(MOST_PARTS);
-            }
-            sum::load(cuda, parts, true)?;
+            range = segment(0, group.len, range).len();
+            room = room.max(group.len * range.next_multiple_of(16));
+            sum::load(cuda, group.len, true)?;
         }
         let memory = DeviceMemory::new(cuda.device(), "parts of sums", room).map_err(text)?;
         Ok(Self { memory, bytes: room })
     }
-}
-
-/// Enqueues that `to` becomes the sum of any number of parts, which are lost. [`MOST_PARTS`] is a
-/// power of two: so many neighbours are a subtree.
-fn sum_all(cuda: &CudaStream, mut parts: Vec<Place>, to: Place, len: SumLen) {
-    while parts.len() > MOST_PARTS {
-        let sum_of = |neighbours: &[Place]| {
-            sum(cuda, neighbours, &neighbours[..1], len, None);
-            neighbours[0]
-        };
-        parts = parts.chunks(MOST_PARTS).map(sum_of).collect();
-    }
-    sum(cuda, &parts, &[to], len, None);
 }
 
 impl NcclCollectives {
@@ -153,8 +133,8 @@ impl NcclCollectives {
             }),
         )?;
         for (at, range) in own.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
-            let parts = (0..group.len).map(|of| Place::fixed(place(of, at))).collect();
-            sum_all(cuda, parts, Place::fixed(place(group.me, at)), len.part(range));
+            let parts: Vec<Place> = (0..group.len).map(|of| Place::fixed(place(of, at))).collect();
+            sum(cuda, &parts, &[Place::fixed(place(group.me, at))], len.part(range), None);
         }
         Ok(())
     }
@@ -199,51 +179,5 @@ impl Level {
     fn peers(&self) -> impl Iterator<Item = (usize, Rank)> {
         let Group { len, me, .. } = self.group;
         (1..len).map(move |step| (me + step) % len).map(|place| (place, self.group.rank(place)))
-    }
-}
-
-#[cfg(test)]
-mod cuda_tests {
-    use super::*;
-    use crate::element::Element;
-    use half::bf16;
-    use headlong_device::cuda::CudaDevice;
-    use headlong_device::cuda::testing::{download, has_devices, upload};
-    use headlong_device::pool::Pool;
-    use std::sync::Arc;
-    use zerocopy::IntoBytes;
-
-    #[test]
-    fn more_parts_than_a_kernel_takes_are_added_up_in_the_same_tree() {
-        if !has_devices(1) {
-            return;
-        }
-        let device = CudaDevice::open(0).unwrap();
-        let stream = Stream::cuda(&device, Arc::new(Pool::new(1))).unwrap();
-        for count in [65_usize, 130] {
-            let number = |part: usize, at: usize| {
-                bf16::from_f32((part as f32 + 1.1).powf(at as f32 / 8.0 - 1.0))
-            };
-            let parts: Vec<Vec<bf16>> =
-                (0..count).map(|part| (0..16).map(|at| number(part, at)).collect()).collect();
-            let words = |part: &Vec<bf16>| -> Vec<f32> {
-                let pairs = part.chunks(2);
-                let words = pairs
-                    .map(|pair| u32::from(pair[0].to_bits()) | u32::from(pair[1].to_bits()) << 16);
-                words.map(f32::from_bits).collect()
-            };
-            let all: Vec<f32> = parts.iter().flat_map(words).collect();
-            let memory = upload(&device, &all).unwrap();
-            let places: Vec<Place> =
-                (0..count).map(|part| Place::fixed(memory.ptr().offset(32 * part))).collect();
-            sum_all(stream.cuda_body(), places.clone(), places[7], SumLen { exact: 0, narrow: 16 });
-            stream.synchronize().unwrap();
-            let mut expected = parts[0].clone();
-            let others: Vec<&[u8]> = parts[1..].iter().map(|part| part.as_bytes()).collect();
-            bf16::add_in_tree(&mut expected, 0, &others);
-            let found = download::<f32>(&memory).unwrap();
-            let bits = |words: &[f32]| words.iter().map(|word| word.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&found[8 * 7..8 * 8]), bits(&words(&expected)), "{count} parts");
-        }
     }
 }

@@ -2,6 +2,7 @@
 //! trusted when damaged.
 
 use crate::cuda::{Compiled, Define, KernelCache, Source, build_into, compiler_version};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 static CACHED: Source = Source {
@@ -95,22 +96,21 @@ fn a_bundle_is_enough() {
 }
 
 #[test]
-fn four_writers_of_one_folder_leave_whole_files() {
+fn threads_that_want_one_kernel_compile_it_once() {
     let Some(software) = is_software() else { return };
-    let folder = Folder::new("writers");
+    let folder = Folder::new("threads");
     let cache = KernelCache { bundle: None, cache: Some(folder.0.clone()) };
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                (0..3).for_each(|value| assert!(!get(&cache, value, software).cubin.is_empty()))
-            });
-        }
+    // Each compilation ends in a file of its own, renamed over the last one.
+    let seen_by = |value| {
+        assert!(!get(&cache, value, software).cubin.is_empty());
+        let found = files(&folder.0);
+        found.iter().map(|file| std::fs::metadata(file).unwrap().ino()).collect::<Vec<_>>()
+    };
+    let seen = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| seen_by(0))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    let left = files(&folder.0);
-    assert_eq!(left.len(), 3, "no file aside is left: {left:?}");
-    for file in left {
-        assert_eq!(file.extension().unwrap(), "cubin");
-    }
+    assert!(seen.iter().all(|files| files.len() == 1 && files == &seen[0]), "{seen:?}");
 }
 
 #[test]

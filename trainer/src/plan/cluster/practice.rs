@@ -224,8 +224,9 @@ mod tests {
         assert_eq!(of(&verbs, 14, 8), (by_node, HierarchicalDirect, false, false));
         let flat = ["comm.exchange=flat"];
         assert_eq!(of(&flat, 14, 8), (Exchange::Flat, Hierarchical, true, true));
-        // Sums by node are of up to 64 parts.
-        assert_eq!(of(&[], 128, 8), (Exchange::Flat, Hierarchical, true, true));
+        assert_eq!(of(&[], 128, 8), (by_node, HierarchicalDirect, false, true));
+        // Nodes of more devices than machines have.
+        assert_eq!(of(&[], 2, 17), (Exchange::Flat, Hierarchical, true, true));
     }
 
     #[test]
