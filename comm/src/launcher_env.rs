@@ -222,7 +222,8 @@ pub fn parse(environment: &Environment) -> Result<Place> {
         Some(set) => finish(&variables, set, remarks).map(Place::Rank),
         None => {
             variables.refuse_orphans()?;
-            Ok(Place::Single { remarks: forgotten_srun(&variables)?.into_iter().collect() })
+            let remarks = [forgotten_srun(&variables)?, forgotten_rank(&variables)?];
+            Ok(Place::Single { remarks: remarks.into_iter().flatten().collect() })
         }
     }
 }
@@ -234,6 +235,16 @@ fn forgotten_srun(variables: &Variables) -> Result<Option<Remark>> {
         Remark::suspect(format!(
             "this is a Slurm job of {tasks} tasks, but srun has not started this process: it runs \
              as a single process; write `srun headlong ...`"
+        ))
+    }))
+}
+
+/// torchrun's number of ranks, without a rank: it is also set by hand, for other programs.
+fn forgotten_rank(variables: &Variables) -> Result<Option<Remark>> {
+    let size = variables.number("WORLD_SIZE")?.filter(|size| *size > 1);
+    Ok(size.map(|size| {
+        Remark::suspect(format!(
+            "WORLD_SIZE is {size}, but RANK is not set: it runs as a single process"
         ))
     }))
 }

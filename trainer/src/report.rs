@@ -28,9 +28,10 @@ pub use json_log::{JsonLog, LogTarget};
 use crate::error::{Error, Result, chain};
 use history::History;
 use serde_json::{Map, Value, json};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tensorboard::EventFile;
 
@@ -51,6 +52,8 @@ pub struct Reporter {
     /// Says nothing but the log.
     is_quiet: bool,
     bar: Option<Bar>,
+    /// Whether it was said that standard output cannot be written.
+    has_lost_output: AtomicBool,
     started: Instant,
     shown: Option<Instant>,
     /// What part was done when that was first known, and when.
@@ -83,6 +86,7 @@ impl Reporter {
             results_to_stderr: true,
             is_quiet: true,
             bar: None,
+            has_lost_output: AtomicBool::new(false),
             started: Instant::now(),
             shown: None,
             first_fraction: None,
@@ -131,11 +135,18 @@ impl Reporter {
             return self.note(text);
         }
         let folded = lines::fold(text.trim_end(), lines::width(std::io::stdout()));
-        // Note: a closed pipe must not end a training run, so failures to print are not errors.
+        // A reader that has gone (`| head`), or a full disk, must not end a training run.
+        let mut failed = None;
         self.above_bar(|| {
             let mut out = std::io::stdout();
-            let _ = writeln!(out, "{folded}").and_then(|()| out.flush());
+            failed = writeln!(out, "{folded}").and_then(|()| out.flush()).err();
         });
+        let failed = failed.filter(|error| error.kind() != ErrorKind::BrokenPipe);
+        if let Some(error) = failed
+            && !self.has_lost_output.swap(true, Ordering::Relaxed)
+        {
+            self.note(&format!("warning: cannot write standard output: {error}: results are lost"));
+        }
     }
 
     /// A remark for people: lines on standard error.

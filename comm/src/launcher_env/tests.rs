@@ -257,6 +257,8 @@ fn slurm_batch_script_without_srun_is_one_process() {
         "{}",
         single(&batch)
     );
+    assert!(single(&[("WORLD_SIZE", "4")]).contains("WORLD_SIZE is 4, but RANK is not set"));
+    assert_eq!(single(&[("WORLD_SIZE", "1")]), "");
     // `salloc` gives a shell without a rank.
     assert!(single(&batch[1..3]).contains("srun has not started"));
     // Any other parent knows what it does.
@@ -344,6 +346,15 @@ fn half_sets_and_contradictions_are_named() {
         (
             &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "n[[[0-1]")],
             "MASTER_ADDR: is \"n[[[0-1]\", expected the name or address of a machine",
+        ),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a:29500")],
+            "MASTER_ADDR: is \"a:29500\", expected a name or an address alone: a port is for \
+             MASTER_PORT",
+        ),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("HEADLONG_MASTER_ADDR", "[::]")],
+            "HEADLONG_MASTER_ADDR: is [::], which is every address of a machine",
         ),
         (
             &[("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "2"), ("HEADLONG_LOCAL_RANK", "0")],

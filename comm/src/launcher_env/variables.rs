@@ -3,6 +3,7 @@
 use super::{Environment, Launcher, check_below, half_set};
 use crate::error::{CommError, Result};
 use std::ffi::OsStr;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt as _;
 
 pub struct LauncherVariables {
@@ -124,12 +125,23 @@ impl<'a> Variables<'a> {
         let host = text.trim_matches(['[', ']']);
         let is_host =
             |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
-        match !host.is_empty() && host.chars().all(is_host) {
-            true => Ok(Some(host.to_owned())),
-            false => {
-                Err(refuse(name, format!("is {text:?}, expected the name or address of a machine")))
+        let is_every_address = host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
+        let reason = match host.split_once(':') {
+            _ if host.is_empty() || !host.chars().all(is_host) => {
+                format!("is {text:?}, expected the name or address of a machine")
             }
-        }
+            _ if is_every_address => format!(
+                "is {text}, which is every address of a machine: expected the one at which the \
+                 others reach rank 0"
+            ),
+            // An address of IPv6 has two at least.
+            Some((_, port)) if !port.contains(':') => format!(
+                "is {text:?}, expected a name or an address alone: a port is for {}",
+                name.replace("ADDR", "PORT")
+            ),
+            _ => return Ok(Some(host.to_owned())),
+        };
+        Err(refuse(name, reason))
     }
 
     /// Local rank and local size: both or none, one below the other.

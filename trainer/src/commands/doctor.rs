@@ -85,7 +85,8 @@ impl Finding {
     }
 }
 
-/// Prints every finding; as one of several ranks, rank 0 prints those of all.
+/// Prints every finding; as one of several ranks, rank 0 prints those of all. Ranks that do not
+/// come together print their own.
 pub fn run(arguments: &DoctorArguments) -> Result<()> {
     let system = System::this();
     let mut findings = checks::all(&system, Path::new("."));
@@ -96,11 +97,11 @@ pub fn run(arguments: &DoctorArguments) -> Result<()> {
         findings.push(secret);
         if can_join {
             let statement = peers::statement(&system, &findings);
-            let (rank, all) = peers::gather(launch, &statement, arguments.insecure)?;
-            if rank != 0 {
-                return Ok(());
+            match peers::gather(launch, &statement, arguments.insecure) {
+                Ok((rank, _)) if rank != 0 => return Ok(()),
+                Ok((rank, all)) => findings.extend(peers::compare(rank, &all)),
+                Err(error) => findings.push(peers::apart(&error)),
             }
-            findings.extend(peers::compare(rank, &all));
         }
     }
     report(&arguments.json, &findings)

@@ -182,6 +182,14 @@ fn note_the_start(
         reporter
             .note("--resume: there is no checkpoint yet, so training starts from the beginning");
     }
+    if let Some(folder) = &job.config.checkpoint.snapshot_dir
+        && elastic::snapshot_dir().is_some()
+    {
+        let folder = folder.display();
+        reporter.note(&format!(
+            "snapshots go to {folder}, where they stay, and not to the folder of `launch --elastic`"
+        ));
+    }
     if let Some(then) = resumed.and_then(|checkpoint| config_of(checkpoint).ok()) {
         without_effect(&job.config, &then).iter().for_each(|note| reporter.note(note));
     }

@@ -239,7 +239,8 @@ pub struct TrainArguments {
     /// compiled when first used
     #[arg(long, value_name = "DIR", help_heading = "Machine")]
     pub kernels: Option<PathBuf>,
-    /// Threads of this process; one per core by default; changes no result
+    /// Threads of this process; by default one per core, which ranks that a launcher has started
+    /// without processors of their own share; changes no result
     #[arg(
         long,
         value_name = "N",
@@ -281,7 +282,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub mllog: Option<PathBuf>,
     /// Write every stage of every step as a trace that Perfetto opens; FILE.svg: a picture of the
-    /// last step
+    /// last step; processes but the first put their rank into the name, as in FILE.rank1.svg
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub trace: Option<PathBuf>,
     /// Write loss, rates and metrics as event files that TensorBoard reads

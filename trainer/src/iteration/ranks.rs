@@ -22,6 +22,7 @@ use headlong_device::simd::Limit;
 use headlong_embedding::Registry;
 use headlong_embedding::hybrid::Partition;
 use headlong_reader::{Batch, Position, SkipReport};
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -417,14 +418,19 @@ impl RankGroup {
     }
 
     /// Writes what the ranks of this process recorded, as [`write_trace`] does, and gives the file:
-    /// `path`, behind which a process that does not lead puts its rank, so that none writes over
-    /// another's.
+    /// `path`, in whose name a process that does not lead puts its rank (`step.rank1.svg`), so that
+    /// none writes over another's.
     pub fn write_trace(&self, path: &Path) -> Result<PathBuf> {
-        let mut file = path.as_os_str().to_owned();
+        let mut file = path.to_owned();
         if !self.leads() {
-            file.push(format!(".rank{}", self.first().model().communicator.rank().0));
+            let mut ending =
+                OsString::from(format!("rank{}", self.first().model().communicator.rank().0));
+            if let Some(extension) = path.extension() {
+                ending.push(".");
+                ending.push(extension);
+            }
+            file.set_extension(ending);
         }
-        let file = PathBuf::from(file);
         let workers: Vec<_> = (0..self.len()).map(|index| self.worker(index)).collect();
         let ranks =
             workers.iter().map(|worker| (worker.model().communicator.rank().0, worker.recorder()));

@@ -2,6 +2,7 @@
 //! here changes a result.
 
 use crate::error::{Error, Result};
+use crate::system::places;
 use headlong_device::DeviceError;
 use headlong_device::cuda::CudaDevice;
 use headlong_device::simd::{Bf16Products, Isa, Limit, bf16_products, isa};
@@ -11,7 +12,7 @@ use std::path::Path;
 /// What a plan must know of the machine it is for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Machine {
-    /// Cores this process may use.
+    /// Cores for this process.
     pub cores: usize,
     /// Bytes that can be taken without swapping, of the whole machine.
     pub available_bytes: u64,
@@ -128,8 +129,14 @@ pub(crate) fn unusable(error: DeviceError) -> Error {
 }
 
 /// Cores this process may use.
-pub fn cores() -> usize {
+pub fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Cores for this process: those that it may use. Ranks of a machine that a launcher has started
+/// without processors of their own share them.
+pub fn cores() -> usize {
+    (usable_cores() / places::ranks_that_share()).max(1)
 }
 
 /// Main memory in bytes.

@@ -4,6 +4,8 @@
 //! A rank's memory follows its processors: the system gives a page from the node whose processor
 //! first writes to it.
 
+use headlong_comm::launcher_env::{self, Place};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::read_to_string;
 
@@ -46,6 +48,22 @@ pub fn places(ranks: usize) -> Result<Places, String> {
 pub fn are_all() -> bool {
     let online = read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     sched_getaffinity(None).is_ok_and(|own| own.count() >= count(&online))
+}
+
+/// How many ranks of this machine may run where this one may, as its launcher says.
+pub fn ranks_that_share() -> usize {
+    let launch = launcher_env::read().ok().and_then(Place::launch);
+    let ranks = launch.and_then(|launch| launch.local_size).unwrap_or(1);
+    let launcher = launcher_env::launcher_process().ok().flatten();
+    let is_bound = match launcher.and_then(Pid::from_raw) {
+        // Our own launcher may itself have been given a part of the machine.
+        Some(launcher) => match (sched_getaffinity(None), sched_getaffinity(Some(launcher))) {
+            (Ok(own), Ok(all)) => own.count() < all.count(),
+            _ => true,
+        },
+        None => !are_all(),
+    };
+    if is_bound { 1 } else { ranks.max(1) }
 }
 
 /// How many numbers a list such as `0-3,6` has.

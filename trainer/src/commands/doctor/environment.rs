@@ -25,6 +25,9 @@ pub(super) const OURS: [&str; 15] = [
     "HEADLONG_WORLD_SIZE",
 ];
 
+/// Letters that may be wrong in a name that was meant to be one of these.
+const MOST_CHANGES: usize = 4;
+
 /// Variables of NCCL that take something away: name, value that does (empty: any), what follows.
 const NCCL: [(&str, &str, &str); 9] = [
     ("NCCL_IB_DISABLE", "1", "NCCL does not use the RDMA devices, and takes TCP"),
@@ -66,12 +69,14 @@ pub(super) fn findings(system: &System) -> Vec<Finding> {
 fn unknown(system: &System) -> Vec<Finding> {
     let ours = |name: &&String| name.starts_with("HEADLONG_") && !OURS.contains(&name.as_str());
     let finding = |name: &String| {
-        let nearest = OURS.iter().min_by_key(|known| strsim::damerau_levenshtein(known, name));
+        let changes = |known: &str| strsim::damerau_levenshtein(known, name);
+        let near = OURS.into_iter().filter(|known| changes(known) <= MOST_CHANGES);
+        let or = near.min_by_key(|known| changes(known));
         Finding::warn(
             "environment",
             format!("{name} is set, but nothing reads it"),
             "it has no effect; a setting may be missing where it was meant",
-            &format!("unset {name}, or write {}", nearest.unwrap_or(&"it otherwise")),
+            &format!("unset {name}{}", or.map_or(String::new(), |or| format!(", or write {or}"))),
         )
     };
     system.environment.keys().filter(ours).map(finding).collect()
@@ -97,7 +102,8 @@ fn nccl(system: &System) -> Vec<Finding> {
 fn launcher(system: &System) -> Finding {
     match launcher_env::parse(&system.environment) {
         Ok(Place::Single { remarks }) => {
-            place("none: this process is the only one", &remarks, "start it with srun")
+            let fix = "start it with the launcher that was meant, as srun, or unset its variables";
+            place("none: this process is the only one", &remarks, fix)
         }
         Ok(Place::Rank(launch)) => {
             let name = launch.launcher.name();
@@ -110,7 +116,7 @@ fn launcher(system: &System) -> Finding {
             "launcher",
             error.to_string(),
             "no command that trains starts in this shell",
-            "unset the variables, or set the missing one",
+            "correct the variable that is named, or unset the launcher's variables",
         ),
     }
 }

@@ -134,6 +134,16 @@ pub(super) fn gather(
     Ok((rank, all.chunks_exact(ROOM).map(decode).collect()))
 }
 
+/// The finding of a rank that has not met the others.
+pub(super) fn apart(error: &Error) -> Finding {
+    Finding::fail(
+        "ranks",
+        error.to_string(),
+        "no job can begin, and nothing is known of the other ranks",
+        "see what else has failed here; run the same command on all ranks at once",
+    )
+}
+
 fn encode(statement: &Statement) -> Vec<u8> {
     let mut statement = statement.clone();
     loop {

@@ -106,7 +106,9 @@ impl Job<'_> {
         match self.backend.rank_is() {
             RankIs::Process(wanted) => processes::run(self, wanted),
             _ if processes::is_one_of_several() => Ok(Outcome::Skipped(
-                "its ranks are threads, and a launcher has started processes".to_owned(),
+                "its ranks are threads, and a launcher has started processes: name a backend of \
+                 processes, such as --backend shm or tcp"
+                    .to_owned(),
             )),
             _ => self.over_threads(),
         }

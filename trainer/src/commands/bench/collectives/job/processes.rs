@@ -15,6 +15,7 @@ use headlong_comm::transport::tcp::TcpTransport;
 use headlong_comm::{CommError, Communicator, Rank};
 use headlong_ucx::UcxNetwork;
 use headlong_verbs::VerbsNetwork;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,15 +127,17 @@ fn over_processes(job: &Job<'_>) -> Result<Outcome> {
         children.0.push(child.map_err(|error| wrong(format!("starting rank {rank}: {error}")))?);
     }
     let first = children.0.remove(0).wait_with_output();
-    // The first to fail tells why on standard error; the others hear of it and end by themselves.
-    let mut successes = vec![first.as_ref().is_ok_and(|output| output.status.success())];
-    for mut child in std::mem::take(&mut children.0) {
-        successes.push(child.wait().is_ok_and(|status| status.success()));
-    }
-    if let Some(rank) = successes.iter().position(|&success| !success) {
-        return Err(wrong(format!("the process of rank {rank} has failed")));
-    }
     let output = first.map_err(|error| wrong(error.to_string()))?;
+    // The first to fail tells why on standard error; the others hear of it and end by themselves.
+    let mut ends = vec![output.status];
+    for mut child in std::mem::take(&mut children.0) {
+        ends.push(child.wait().map_err(|error| wrong(error.to_string()))?);
+    }
+    // One that was killed has told nothing, and the others have lost it.
+    let killed = ends.iter().position(|end| end.signal().is_some());
+    if let Some(rank) = killed.or_else(|| ends.iter().position(|end| !end.success())) {
+        return Err(wrong(format!("the process of rank {rank} has failed ({})", ends[rank])));
+    }
     serde_json::from_slice(&output.stdout)
         .map_err(|error| wrong(format!("the answer of rank 0: {error}")))
 }
