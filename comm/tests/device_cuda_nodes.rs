@@ -5,8 +5,8 @@
 mod device_support;
 
 use device_support::{
-    Memory, WAYS, download, finish, has_devices, has_software_devices, on_nodes, on_nodes_with,
-    replay_all, uneven, upload,
+    Memory, WAYS, download, finish, has_devices, on_nodes, on_nodes_with, replay_all, uneven,
+    upload,
 };
 use half::bf16;
 use headlong_comm::testing::run_ranks;
@@ -14,7 +14,7 @@ use headlong_comm::{
     AllToAll, BetweenDevices, Blocks, CommError, CommOptions, DeviceSizes, Rank, SumLen, Topology,
 };
 use headlong_device::Stream;
-use headlong_device::cuda::testing::nccl_message_bytes;
+use headlong_device::cuda::testing::{has_software_devices, nccl_message_bytes};
 use headlong_device::cuda::{DeviceMemory, DevicePtr};
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@ use headlong_comm::{
     BetweenDevices, CommError, CommOptions, Communicator, DeviceCollectives, Rank, Topology,
 };
 use headlong_device::Stream;
-pub use headlong_device::cuda::testing::{has_devices, has_software_devices};
+pub use headlong_device::cuda::testing::has_devices;
 use headlong_device::cuda::{CudaDevice, DeviceMemory, Event, testing};
 use headlong_device::pool::Pool;
 use std::sync::{Arc, Mutex, PoisonError};

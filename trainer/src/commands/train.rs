@@ -69,18 +69,12 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
         return job.end(outcome);
     }
     let preparing = job.busy("prepares its run");
-    snapshots::gather(&job, options)?;
-    let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
-    // A run that has finished ends without a session, which would ask again.
-    let start = Start::new(resumed.as_ref(), None);
-    job.link().map_or(Ok(()), |ranks| agree_on_start(ranks, &start))?;
-    data::check_pipes(
-        &job.config,
-        Reads { is_resumed: resumed.is_some(), has_mllog: options.flags.mllog.is_some() },
-    )?;
-    let mut reporter = match job.leads() {
-        true => reporter(options, resumed.is_some() || snapshots::appends_to_log(options))?,
-        false => Reporter::quiet(None),
+    let (resumed, mut reporter) = match begin(&job, options) {
+        Ok(begun) => begun,
+        Err(error) => {
+            job.bridge().inspect(|bridge| bridge.abort(&error));
+            return job.end(Err(error));
+        }
     };
     let outcome = run_with(&mut job, preparing, options, resumed.as_ref(), &mut reporter);
     if let Some(bridge) = job.bridge() {
@@ -97,6 +91,24 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
         Err(error) => reporter.error(error, remarks::place(error))?,
     }
     outcome
+}
+
+/// The checkpoint that the run continues from, and where it says how it is going.
+fn begin(job: &Job, options: &TrainOptions) -> Result<(Option<Checkpoint>, Reporter)> {
+    snapshots::gather(job, options)?;
+    let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
+    // A run that has finished ends without a session, which would ask again.
+    let start = Start::new(resumed.as_ref(), None);
+    job.link().map_or(Ok(()), |ranks| agree_on_start(ranks, &start))?;
+    data::check_pipes(
+        &job.config,
+        Reads { is_resumed: resumed.is_some(), has_mllog: options.flags.mllog.is_some() },
+    )?;
+    let reporter = match job.leads() {
+        true => reporter(options, resumed.is_some() || snapshots::appends_to_log(options))?,
+        false => Reporter::quiet(None),
+    };
+    Ok((resumed, reporter))
 }
 
 fn run_with(
@@ -136,7 +148,8 @@ fn run_with(
         },
     )?;
     history::keep(job, options, resumed.is_some(), &session, reporter);
-    announce(config, options, &prepared, &plan, (&session, resumed), reporter)?;
+    announce(config, options, &prepared, &plan, (&session, resumed), reporter)
+        .inspect_err(|error| session.abort(error))?;
     let rows = prepared.train_rows;
     let of_epochs = || rows.map(|rows| steps_of_epochs(config, rows));
     let mut run = Run {

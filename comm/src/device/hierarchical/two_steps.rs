@@ -5,12 +5,12 @@
 
 use super::inside::for_peers;
 use super::launch::{Kernels, Picked};
-use super::nodes::MOST_PEERS;
+use super::nodes::{MOST_PEERS, Nodes};
 use super::{HierarchicalCollectives, Stop, fixed, segment};
 use crate::device::SumLen;
 use crate::device::rail::Route;
 use crate::device::sum::{Place, sum};
-use crate::topology::Topology;
+use crate::topology::{Rank, Topology};
 use headlong_device::cuda::{CudaStream, DevicePtr};
 
 /// Bytes that a rank must be spared to send for the second step to be worth its wait: what
@@ -22,8 +22,38 @@ const WORTHWHILE_BYTES: usize = 750_000;
 /// does not say.
 pub fn sums_in_two_steps(topology: &Topology, bytes: usize) -> bool {
     let (nodes, each) = (topology.num_nodes(), topology.node_size(0));
-    let spared = || bytes / each * (nodes - 1) * (nodes - 2) / nodes;
+    let spared = || (bytes / each).saturating_mul((nodes - 1) * (nodes - 2)) / nodes;
     are_possible(topology) && spared() > WORTHWHILE_BYTES
+}
+
+fn takes_two_steps(topology: &Topology, one_step_bytes: Option<usize>, bytes: usize) -> bool {
+    match one_step_bytes {
+        Some(most) => are_possible(topology) && bytes > most,
+        None => sums_in_two_steps(topology, bytes),
+    }
+}
+
+/// The most bytes that one strip has of a sum of up to `bytes`: a rank has room for a strip from
+/// each node. A long sum has strips that are shorter by the number of nodes, so the longest may be
+/// that of a sum in one step. `one_step_bytes` is that of [`CommOptions`](crate::CommOptions).
+pub fn longest_strip_of_sums(
+    topology: &Topology,
+    one_step_bytes: Option<usize>,
+    bytes: usize,
+) -> usize {
+    let nodes = Nodes::new(topology, Rank(0));
+    let of_rank = |bytes| segment(0, nodes.num_rails(), bytes).len();
+    // Sums in one step are shorter than those in two.
+    let (mut in_one, mut above) = (0, bytes.saturating_add(1));
+    while above - in_one > 1 {
+        let middle = in_one + (above - in_one) / 2;
+        match takes_two_steps(topology, one_step_bytes, middle) {
+            true => above = middle,
+            false => in_one = middle,
+        }
+    }
+    let in_two = if in_one < bytes { bytes } else { 0 };
+    of_rank(in_one).max(segment(0, nodes.all().count(), of_rank(in_two)).len())
 }
 
 /// From three nodes on; and a node's sum must be a part of the tree.
@@ -34,10 +64,7 @@ fn are_possible(topology: &Topology) -> bool {
 impl HierarchicalCollectives {
     /// Whether a sum of so many bytes is made so: the same on all ranks.
     pub(super) fn takes_two_steps(&self, bytes: usize) -> bool {
-        match self.one_step_bytes {
-            Some(most) => are_possible(self.nodes.topology()) && bytes > most,
-            None => sums_in_two_steps(self.nodes.topology(), bytes),
-        }
+        takes_two_steps(self.nodes.topology(), self.one_step_bytes, bytes)
     }
 
     /// This rank's segment of the sum, of the numbers at `own`, from `parts` of its own node to
@@ -94,5 +121,41 @@ impl HierarchicalCollectives {
         self.rails.finish(cuda, &exchange)?;
         kernels.open();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_sum_has_a_longer_strip(
+            (nodes, each) in (1_usize..70, 1_usize..5),
+            asked in prop::option::of(0_usize..1 << 20),
+            most in 0_usize..1 << 30,
+            share in 0.0..=1.0,
+        ) {
+            let topology = Topology::from_node_sizes(&vec![each; nodes]);
+            let bytes = (most as f64 * share) as usize;
+            let of_rank = segment(0, each, bytes).len();
+            let strip = match takes_two_steps(&topology, asked, bytes) {
+                true => segment(0, nodes, of_rank).len(),
+                false => of_rank,
+            };
+            let longest = longest_strip_of_sums(&topology, asked, most);
+            prop_assert!(strip <= longest, "{strip} of {longest}");
+            prop_assert!(longest <= segment(0, each, most).len());
+        }
+    }
+
+    /// As many bytes as sums have, and not those times the number of nodes.
+    #[test]
+    fn room_for_long_sums_does_not_grow_with_nodes() {
+        let topology = Topology::from_node_sizes(&[8; 512]);
+        let gibibyte = 1 << 30;
+        let strip = longest_strip_of_sums(&topology, None, gibibyte);
+        assert!(512 * strip < gibibyte / 7, "{strip}");
     }
 }
