@@ -17,18 +17,23 @@ use headlong_device::Stream;
 /// Bytes in which a rank says what it lacks.
 const STATEMENT: usize = 1024;
 
+const MOST_NODES_UNASKED: usize = 256;
+
 const NICS_IN_VAIN: &str = "NICs carry between devices what goes inside nodes first: where nodes \
                             have several ranks and comm.exchange is not \"flat\"";
 
 /// Whether devices of these ranks exchange inside their nodes first: unless [`AllToAll::Flat`] is
-/// asked for, where a node has several ranks; without being asked, where such exchanges are for so
-/// many ranks.
+/// asked for, where a node has several ranks; without being asked, on up to 256 nodes whose ranks
+/// such exchanges are for: strips take as much memory as blocks do, and it grows with the ranks.
 pub fn goes_by_node(topology: &Topology, asked: AllToAll) -> bool {
     is_useful(topology)
         && match asked {
             AllToAll::Flat => false,
             AllToAll::Hierarchical => true,
-            AllToAll::Auto => hierarchical::possible(topology).is_ok(),
+            AllToAll::Auto => {
+                topology.num_nodes() <= MOST_NODES_UNASKED
+                    && hierarchical::possible(topology).is_ok()
+            }
         }
 }
 

@@ -225,6 +225,9 @@ mod tests {
         let flat = ["comm.exchange=flat"];
         assert_eq!(of(&flat, 14, 8), (Exchange::Flat, Hierarchical, true, true));
         assert_eq!(of(&[], 128, 8), (by_node, HierarchicalDirect, false, true));
+        let asked = ["comm.exchange=hierarchical"];
+        assert_eq!(of(&asked, 512, 8).0, by_node);
+        assert_eq!(of(&[], 512, 8).0, Exchange::Flat);
         // Nodes of more devices than machines have.
         assert_eq!(of(&[], 2, 17), (Exchange::Flat, Hierarchical, true, true));
     }
