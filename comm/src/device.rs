@@ -32,7 +32,7 @@ mod single;
 mod sum;
 
 pub use attach::goes_by_node;
-pub use hierarchical::{longest_strip_of_sums, sums_in_two_steps};
+pub use hierarchical::{longest_block_of_sums, sums_in_two_steps};
 
 use crate::error::{CommError, Result};
 use crate::topology::Rank;

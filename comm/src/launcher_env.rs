@@ -222,7 +222,7 @@ pub fn parse(environment: &Environment) -> Result<Place> {
         Some(set) => finish(&variables, set, remarks).map(Place::Rank),
         None => {
             variables.refuse_orphans()?;
-            let remarks = [forgotten_srun(&variables)?, forgotten_rank(&variables)?];
+            let remarks = [forgotten_srun(&variables)?, forgotten_rank(&variables)];
             Ok(Place::Single { remarks: remarks.into_iter().flatten().collect() })
         }
     }
@@ -240,13 +240,13 @@ fn forgotten_srun(variables: &Variables) -> Result<Option<Remark>> {
 }
 
 /// torchrun's number of ranks, without a rank: it is also set by hand, for other programs.
-fn forgotten_rank(variables: &Variables) -> Result<Option<Remark>> {
-    let size = variables.number("WORLD_SIZE")?.filter(|size| *size > 1);
-    Ok(size.map(|size| {
+fn forgotten_rank(variables: &Variables) -> Option<Remark> {
+    let size = variables.number("WORLD_SIZE").ok().flatten().filter(|size| *size > 1);
+    size.map(|size| {
         Remark::suspect(format!(
             "WORLD_SIZE is {size}, but RANK is not set: it runs as a single process"
         ))
-    }))
+    })
 }
 
 struct Found {

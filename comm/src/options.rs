@@ -10,7 +10,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AllToAll {
-    /// Hierarchical where there are several nodes and one of them has several ranks.
+    /// Hierarchical where there are several nodes and one of them has several ranks; between
+    /// devices as [`goes_by_node`](crate::device::goes_by_node) says.
     #[default]
     Auto,
     /// Straight to their destination.

@@ -87,11 +87,24 @@ fn check_sum(nodes: &[usize], options: CommOptions) {
     let name = format!("{nodes:?}, {options:?}");
     let sums = on_nodes_with(options, nodes, |communicator, stream| {
         let own = uneven(communicator.rank().0);
-        let memory = upload(&stream, &own);
+        let memory = upload(&stream, &vec![1.0; own.len()]);
         let sums = SumLen::of_f32(own.len());
         let sizes = DeviceSizes { block_bytes: 64, sums, ..DeviceSizes::default() };
         let collectives = communicator.attach_device_for(&stream, sizes).expect("attached");
-        collectives.all_reduce(&stream, memory.ptr(), sums).expect("enqueued");
+        let captured = stream.cuda_body().capture(|| {
+            collectives.all_reduce(&stream, memory.ptr(), sums).expect("enqueued");
+            Ok(())
+        });
+        let captured = captured.expect("a graph");
+        captured.launch(stream.cuda_body());
+        finish(&*collectives, &stream).expect("done");
+        let ones = download(&memory);
+        assert!(ones.iter().all(|&sum| sum == communicator.num_ranks() as f32), "{ones:?}");
+        // The same slots again, and other numbers.
+        let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        memory.write(0, &bytes).expect("written");
+        communicator.barrier().expect("all have written");
+        captured.launch(stream.cuda_body());
         finish(&*collectives, &stream).expect("done");
         collectives.close().expect("closed");
         download(&memory)
@@ -128,8 +141,8 @@ fn sums_of_bf16_on_two_nodes_of_two_have_the_bits_of_sums_between_hosts() {
     }
 }
 
-/// Nodes of twice the usual devices, and more nodes than a kernel takes parts of a sum. In a process
-/// of its own, with as many software devices.
+/// Nodes of twice the usual devices, and more nodes than a kernel takes parts of a sum. In a
+/// process of its own, with as many software devices.
 #[test]
 fn large_nodes_and_many_nodes_exchange_by_node() {
     if has_software_devices(1) {
@@ -147,6 +160,10 @@ fn on_large_nodes_and_many_nodes() {
     check_operations(&[&[9, 3], &[16, 16]]);
     check_bf16(&[&[9, 3]]);
     check_sum(&[16], CommOptions::default());
+    // Parts of ranks, not of nodes, more than a kernel takes.
+    for between_devices in WAYS {
+        check_sum(&[3; 12], CommOptions { between_devices, ..CommOptions::default() });
+    }
     for one_step_bytes in [None, Some(0)] {
         check_sum(&[2; MANY_NODES], CommOptions { one_step_bytes, ..CommOptions::default() });
     }

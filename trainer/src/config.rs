@@ -361,8 +361,8 @@ settings! {
         /// the library's proposals the fastest whose first and ninth run come to the same bits.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "paths::optional")]
         pub algorithms: Option<PathBuf>,
-        /// Threads of this process over all its ranks; unset: one per core, which ranks that a
-        /// launcher has started without processors of their own share; changes no result.
+        /// Threads of this process over all its ranks; unset: one per core, which the ranks of a
+        /// machine share where none is bound to a part of it; changes no result.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub threads: Option<usize>,
         /// Whether each thread that helps a rank stays on a processor of its own, where there are

@@ -18,20 +18,25 @@ use headlong_device::Stream;
 const STATEMENT: usize = 1024;
 
 const MOST_NODES_UNASKED: usize = 256;
+const MOST_PARTS_UNASKED: usize = 64;
 
 const NICS_IN_VAIN: &str = "NICs carry between devices what goes inside nodes first: where nodes \
                             have several ranks and comm.exchange is not \"flat\"";
 
 /// Whether devices of these ranks exchange inside their nodes first: unless [`AllToAll::Flat`] is
-/// asked for, where a node has several ranks; without being asked, on up to 256 nodes whose ranks
-/// such exchanges are for: strips take as much memory as blocks do, and it grows with the ranks.
+/// asked for, where a node has several ranks; without being asked, on up to 256 nodes, since strips
+/// take as much memory as blocks do, which grows with the ranks, and where sums do not cross as the
+/// parts of more than 64 ranks.
 pub fn goes_by_node(topology: &Topology, asked: AllToAll) -> bool {
     is_useful(topology)
         && match asked {
             AllToAll::Flat => false,
             AllToAll::Hierarchical => true,
             AllToAll::Auto => {
-                topology.num_nodes() <= MOST_NODES_UNASKED
+                let few_cross = topology.aligned_node_size().is_some()
+                    || topology.num_ranks() <= MOST_PARTS_UNASKED;
+                few_cross
+                    && topology.num_nodes() <= MOST_NODES_UNASKED
                     && hierarchical::possible(topology).is_ok()
             }
         }

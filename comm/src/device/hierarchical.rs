@@ -50,7 +50,7 @@ use launch::{Kernels, Picked, Slots, Tables};
 use nodes::{HEADER_BYTES, MOST_PEERS, Nodes};
 use report::Report;
 use std::sync::Arc;
-pub use two_steps::{longest_strip_of_sums, sums_in_two_steps};
+pub use two_steps::{longest_block_of_sums, sums_in_two_steps};
 
 /// Bytes of `struct State` of state.cuh.
 const STATE_BYTES: usize = 24;
@@ -178,7 +178,7 @@ impl HierarchicalCollectives {
         };
         inside.hear_of_aborts(nccl.as_deref());
         let one_step_bytes = communicator.options().one_step_bytes;
-        let of_sum = longest_strip_of_sums(topology, one_step_bytes, sizes.sums.bytes());
+        let of_sum = longest_block_of_sums(topology, one_step_bytes, sizes.sums.bytes());
         let slot_bytes = nodes.slot_bytes(most.0, of_sum.max(sizes.part_bytes()), sizes.rail_bytes);
         let rails: Box<dyn Rails> = match (communicator.rails(), &nccl) {
             (None, Some(nccl)) => Box::new(NcclRails::new(Arc::clone(nccl))),

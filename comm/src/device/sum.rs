@@ -78,8 +78,9 @@ pub(super) fn load(cuda: &CudaStream, mut num_parts: usize, narrow: bool) -> Res
     let load = |num_parts| load_one(num_parts, false) && (!narrow || load_one(num_parts, true));
     let mut all = true;
     while num_parts > MOST_PARTS {
-        // Whole groups, and what is left of the last one.
-        all = all && load(MOST_PARTS) && load((num_parts - 1) % MOST_PARTS + 1);
+        // Whole groups, and what is left of the last one, unless that is itself a sum.
+        let left = (num_parts - 1) % MOST_PARTS + 1;
+        all = all && load(MOST_PARTS) && (left == 1 || load(left));
         num_parts = num_parts.div_ceil(MOST_PARTS);
     }
     match all && load(num_parts) {
@@ -93,7 +94,8 @@ pub(super) fn load(cuda: &CudaStream, mut num_parts: usize, narrow: bool) -> Res
 /// [`MOST_PARTS`], some are lost, none that is sent.
 ///
 /// # Panics
-/// When there are more places than [`MOST_OUTS`]; when places of bf16 are not aligned to 16 bytes.
+/// When there are more places than [`MOST_OUTS`]; when places of bf16 are not aligned to 16 bytes;
+/// when nothing of [`MOST_PARTS`] neighbours may be lost.
 pub(super) fn sum(
     cuda: &CudaStream,
     parts: &[Place],

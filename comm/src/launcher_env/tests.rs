@@ -258,7 +258,9 @@ fn slurm_batch_script_without_srun_is_one_process() {
         single(&batch)
     );
     assert!(single(&[("WORLD_SIZE", "4")]).contains("WORLD_SIZE is 4, but RANK is not set"));
-    assert_eq!(single(&[("WORLD_SIZE", "1")]), "");
+    for of_others in ["1", "", "large"] {
+        assert_eq!(single(&[("WORLD_SIZE", of_others)]), "");
+    }
     // `salloc` gives a shell without a rank.
     assert!(single(&batch[1..3]).contains("srun has not started"));
     // Any other parent knows what it does.
@@ -354,7 +356,7 @@ fn half_sets_and_contradictions_are_named() {
         ),
         (
             &[("RANK", "0"), ("WORLD_SIZE", "2"), ("HEADLONG_MASTER_ADDR", "[::]")],
-            "HEADLONG_MASTER_ADDR: is [::], which is every address of a machine",
+            "HEADLONG_MASTER_ADDR: is \"[::]\", which is every address of a machine",
         ),
         (
             &[("HEADLONG_RANK", "0"), ("HEADLONG_WORLD_SIZE", "2"), ("HEADLONG_LOCAL_RANK", "0")],

@@ -131,7 +131,7 @@ impl<'a> Variables<'a> {
                 format!("is {text:?}, expected the name or address of a machine")
             }
             _ if is_every_address => format!(
-                "is {text}, which is every address of a machine: expected the one at which the \
+                "is {text:?}, which is every address of a machine: expected the one at which the \
                  others reach rank 0"
             ),
             // An address of IPv6 has two at least.

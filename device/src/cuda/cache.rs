@@ -52,15 +52,21 @@ impl KernelCache {
         }
         let compiler = compiler_folder().map_err(|error| self.no_compiler(source, arch, error))?;
         let file = self.cache.as_ref().map(|folder| folder.join(arch).join(compiler).join(&name));
-        let turn = file.as_ref().map(turn_at);
-        let _turn = turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
+        let turn = file.as_deref().map(turn_at);
+        let mut turn =
+            turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(found) = turn.as_deref().and_then(Option::clone) {
+            return Ok(found);
+        }
         if let Some(found) = file.as_deref().and_then(read) {
             return Ok(found);
         }
         let compiled = compile(source, defines, arch)?;
-        if let Some(file) = file {
+        if let (Some(file), Some(turn)) = (file, &mut turn)
+            && write(&file, &compiled).is_err()
+        {
             // A full or read-only disk costs the next start a compilation, not this run.
-            write(&file, &compiled).ok();
+            **turn = Some(compiled.clone());
         }
         Ok(compiled)
     }
@@ -80,12 +86,15 @@ impl KernelCache {
     }
 }
 
+/// What was compiled and could not be written, behind the turn to do so.
+type Turn = Arc<Mutex<Option<Compiled>>>;
+
 /// The devices of a process want the same kernels at the same time: one compiles each, the others
 /// find it.
-fn turn_at(file: &PathBuf) -> Arc<Mutex<()>> {
-    static TURNS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+fn turn_at(file: &Path) -> Turn {
+    static TURNS: Mutex<BTreeMap<PathBuf, Turn>> = Mutex::new(BTreeMap::new());
     let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-    Arc::clone(turns.entry(file.clone()).or_default())
+    Arc::clone(turns.entry(file.to_owned()).or_default())
 }
 
 /// Compiles an instance and writes it into a bundle at [`path_in_bundle`]; returns what was

@@ -90,8 +90,10 @@ impl Finding {
 pub fn run(arguments: &DoctorArguments) -> Result<()> {
     let system = System::this();
     let mut findings = checks::all(&system, Path::new("."));
+    let mut is_rank_0 = true;
     // A launcher's variables that cannot be used are a finding already.
     if let Ok(Place::Rank(launch)) = launcher_env::parse(&system.environment) {
+        is_rank_0 = launch.rank.0 == 0;
         let secret = environment::secret(&launch, arguments.insecure);
         let can_join = secret.status != Status::Fail;
         findings.push(secret);
@@ -104,7 +106,9 @@ pub fn run(arguments: &DoctorArguments) -> Result<()> {
             }
         }
     }
-    report(&arguments.json, &findings)
+    // The others may have the same file.
+    let json = if is_rank_0 { arguments.json.clone() } else { JsonOutput::default() };
+    report(&json, &findings)
 }
 
 fn report(json: &JsonOutput, findings: &[Finding]) -> Result<()> {

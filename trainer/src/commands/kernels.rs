@@ -219,8 +219,8 @@ fn builds_of(config: &Config) -> Vec<Build> {
     // Where there are several ranks, there are several blocks of sums.
     let slots = config.slot_dtype(config.run.ranks.max(2));
     builds.extend(headlong_embedding::cuda::kernels(&dims, rows, vectors, &sparse, Some(slots)));
-    // Devices of one node add up in each other's memory, as many as machines have.
-    let ranks = (2..=8).chain([headlong_comm::device::peer::MOST_RANKS]);
+    // Devices of one node add up in each other's memory, as many as there may be.
+    let ranks = 2..=headlong_comm::device::peer::MOST_RANKS;
     builds.extend(ranks.flat_map(headlong_comm::device::peer::kernels));
     builds.extend(headlong_comm::device::hierarchical::kernels());
     builds.extend(headlong_verbs::kernels());

@@ -10,8 +10,8 @@ mod milestones;
 mod progress;
 pub(crate) mod resume;
 mod snapshots;
+mod start;
 
-use crate::auto::text;
 use crate::commands::remarks;
 use crate::run::open::{OpenArgs, open_session};
 use crate::run::prepare::Prepared;
@@ -20,28 +20,27 @@ use crate::commands::launch::{launched, with_device};
 use crate::commands::plan::{OfRun, Planned};
 use crate::commands::train_arguments::TrainOptions;
 use crate::config::{Config, DeviceChoice, EvalEvery};
-use crate::data::{self, Reads};
+use crate::data;
 use crate::error::{Error, Result, signal_name};
 use crate::iteration::arithmetic::Ceiling;
 use crate::iteration::job::{Busy, Job};
 use crate::plan::{Plan, evaluation};
 use crate::report::mllog::MlLog;
-use crate::report::output::write_file;
 use crate::report::{self, At, Done, Reporter};
 use crate::run::outlook::{self, Place};
-use crate::run::session::{Session, Start, agree_on_start, config_of, dismiss, steps_of_epochs};
+use crate::run::session::{Session, Start, dismiss, steps_of_epochs};
 use crate::run::sums;
 use crate::state::checkpoint::{self, Checkpoint};
-use crate::system::elastic;
 use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
 pub use caller::from_arguments;
 use caller::reporter;
 use headlong_reader::Reader as _;
 use progress::Meter;
-use resume::{asked_for, find_checkpoint, initial_weights, repeats_its_report, without_effect};
+use resume::{asked_for, initial_weights, repeats_its_report};
 use serde_json::Map;
 use snapshots::Taken;
+use start::{begin, note_the_start};
 use std::time::{Duration, Instant};
 
 /// Trains as `config` says, one model or several.
@@ -93,24 +92,6 @@ fn run_model(config: &Config, options: &TrainOptions) -> Result<()> {
     outcome
 }
 
-/// The checkpoint that the run continues from, and where it says how it is going.
-fn begin(job: &Job, options: &TrainOptions) -> Result<(Option<Checkpoint>, Reporter)> {
-    snapshots::gather(job, options)?;
-    let resumed = job.leader_first(|| find_checkpoint(&job.config, options, job.leads()))?;
-    // A run that has finished ends without a session, which would ask again.
-    let start = Start::new(resumed.as_ref(), None);
-    job.link().map_or(Ok(()), |ranks| agree_on_start(ranks, &start))?;
-    data::check_pipes(
-        &job.config,
-        Reads { is_resumed: resumed.is_some(), has_mllog: options.flags.mllog.is_some() },
-    )?;
-    let reporter = match job.leads() {
-        true => reporter(options, resumed.is_some() || snapshots::appends_to_log(options))?,
-        false => Reporter::quiet(None),
-    };
-    Ok((resumed, reporter))
-}
-
 fn run_with(
     job: &mut Job,
     preparing: Option<Busy>,
@@ -129,7 +110,7 @@ fn run_with(
     refuse_what_cannot_fit(job, options, reporter)?;
     let stop = caller::stop_request(options)?;
     let mllog = milestones::open_logs(job, options, resumed, reporter)?;
-    let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores);
+    let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores_of_rank);
     let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
     prepared.share_machine(job.processes_here(), job.evaluating_here());
     let placement = prepared.placement(config, &job.topology(), &options.registry)?;
@@ -151,9 +132,8 @@ fn run_with(
     announce(config, options, &prepared, &plan, (&session, resumed), reporter)
         .inspect_err(|error| session.abort(error))?;
     let rows = prepared.train_rows;
-    let of_epochs = || rows.map(|rows| steps_of_epochs(config, rows));
     let mut run = Run {
-        ends_at_step: session.last_step().or_else(of_epochs),
+        ends_at_step: session.last_step().or_else(|| Some(steps_of_epochs(config, rows?))),
         eval_every: eval_every(config, rows.filter(|_| !prepared.valid.is_empty())),
         train_rows: rows,
         mllog,
@@ -181,51 +161,6 @@ fn run_with(
         _ => {}
     }
     outcome
-}
-
-/// Says where a resumed run starts from the beginning, which settings it takes no more, and what
-/// `--auto` has chosen.
-fn note_the_start(
-    job: &Job,
-    options: &TrainOptions,
-    resumed: Option<&Checkpoint>,
-    reporter: &mut Reporter,
-) -> Result<()> {
-    if options.flags.resume && resumed.is_none() && elastic::restarts() == 0 {
-        reporter
-            .note("--resume: there is no checkpoint yet, so training starts from the beginning");
-    }
-    if let Some(folder) = &job.config.checkpoint.snapshot_dir
-        && elastic::snapshot_dir().is_some()
-    {
-        let folder = folder.display();
-        reporter.note(&format!(
-            "snapshots go to {folder}, where they stay, and not to the folder of `launch --elastic`"
-        ));
-    }
-    if let Some(then) = resumed.and_then(|checkpoint| config_of(checkpoint).ok()) {
-        without_effect(&job.config, &then).iter().for_each(|note| reporter.note(note));
-    }
-    keep_what_was_chosen(job, options, reporter)
-}
-
-/// Shows what `--auto` has chosen, and keeps it where the run writes: as a configuration that
-/// trains the same.
-fn keep_what_was_chosen(job: &Job, options: &TrainOptions, reporter: &Reporter) -> Result<()> {
-    let Some(chosen) = options.chosen.as_ref().filter(|_| job.leads()) else { return Ok(()) };
-    reporter.result(chosen);
-    if options.flags.dry_run {
-        return Ok(());
-    }
-    let folder = &job.config.run.output_dir;
-    std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    let file = folder.join(text::FILE_NAME);
-    if std::fs::read_to_string(&file).is_ok_and(|before| before != *chosen) {
-        let before = file.with_extension("toml.before");
-        std::fs::rename(&file, &before).map_err(Error::io("rename", &file))?;
-        reporter.note(&format!("{} was another one: it is {}", file.display(), before.display()));
-    }
-    write_file(&file, chosen)
 }
 
 /// Refuses what fits in no case, with its plan, before data is made or read.
@@ -581,7 +516,7 @@ impl Run<'_> {
 
     /// What a processor's stages are compared with.
     fn ceiling(&self) -> Option<Ceiling> {
-        let threads = self.config.run.threads.unwrap_or_else(crate::system::machine::cores);
+        let threads = self.config.run.threads.unwrap_or_else(crate::system::machine::cores_of_rank);
         let ranks_here = self.session.group().len();
         (self.config.run.device != DeviceChoice::Cuda)
             .then(|| Ceiling::measure(self.config, threads, ranks_here))

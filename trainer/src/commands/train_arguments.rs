@@ -239,8 +239,8 @@ pub struct TrainArguments {
     /// compiled when first used
     #[arg(long, value_name = "DIR", help_heading = "Machine")]
     pub kernels: Option<PathBuf>,
-    /// Threads of this process; by default one per core, which ranks that a launcher has started
-    /// without processors of their own share; changes no result
+    /// Threads of this process; by default one per core, which the ranks of a machine share where
+    /// none is bound to a part of it; changes no result
     #[arg(
         long,
         value_name = "N",

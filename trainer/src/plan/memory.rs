@@ -8,7 +8,7 @@ use crate::config::{
 use crate::data::DeviceRows;
 use crate::iteration::model::{SlotBytes, kept_bytes, slot_bytes};
 use headlong_comm::Topology;
-use headlong_comm::device::{goes_by_node, longest_strip_of_sums};
+use headlong_comm::device::{goes_by_node, longest_block_of_sums};
 use headlong_embedding::hybrid::{SlotOptions, SlotTable};
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
@@ -325,18 +325,20 @@ fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: &Sums) ->
     let strips = match between {
         Between::MemoryAndVerbs => Count::ZERO,
         _ => {
-            let strip = |sum: Count| {
+            let block_of = |sum: Count| {
                 let bytes = usize::try_from(sum.get()).unwrap_or(usize::MAX);
-                Count::from(longest_strip_of_sums(&topology, None, bytes))
+                Count::from(longest_block_of_sums(&topology, None, bytes))
             };
-            let strip = match sums.part.filter(|_| topology.aligned_node_size().is_some()) {
-                Some(part) => strip(on_the_way(sums.rows)).max(part),
-                None => strip(all),
+            let of_sums = match (topology.aligned_node_size(), sums.part) {
+                (Some(_), Some(part)) => block_of(on_the_way(sums.rows)).max(part) * sharing.nodes,
+                (Some(_), None) => block_of(all) * sharing.nodes,
+                // Not the sums of nodes cross, but what each rank has.
+                (None, _) => block_of(all) * ranks,
             };
             // Where nodes merge, a rank has a block for each other node.
             let merged = merging_nodes(config, sharing).is_some();
             let crossing = if merged { sharing.nodes - 1 } else { ranks - each };
-            (block * crossing).max(strip * sharing.nodes) * 2_u64
+            (block * crossing).max(of_sums) * 2_u64
         }
     };
     let parts = sums.part.map_or(Count::ZERO, |part| on_the_way(part) * ranks);

@@ -161,8 +161,11 @@ pub fn check_merging(config: &Config, topology: &Topology) -> Result<()> {
     let reason = if topology.aligned_node_size().is_none() {
         "rows are merged in nodes of equally many ranks, a power of two: sums over ranks are a \
          binary tree"
+    } else if on_devices && sizes().any(|size| size > 8) {
+        "devices merge rows in nodes of up to eight ranks: their sums are added up in eights"
     } else if on_devices && !goes_by_node(topology, config.comm.exchange) {
-        "devices merge rows in nodes of up to eight ranks, inside which they exchange first"
+        "devices merge rows where they exchange inside nodes first (comm.exchange = \
+         \"hierarchical\")"
     } else {
         return Ok(());
     };

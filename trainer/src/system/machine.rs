@@ -84,7 +84,7 @@ impl Machine {
             Isa::Portable => PORTABLE_CORE_GFLOPS,
         };
         Self {
-            cores: cores(),
+            cores: cores_of_rank(),
             available_bytes: memory_info().map_or(u64::MAX, |memory| memory.available_bytes),
             cgroup_available_bytes: cgroup_available_bytes(),
             core_flops: gflops * 1e9,
@@ -129,14 +129,14 @@ pub(crate) fn unusable(error: DeviceError) -> Error {
 }
 
 /// Cores this process may use.
-pub fn usable_cores() -> usize {
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Cores for this process: those that it may use. Ranks of a machine that a launcher has started
-/// without processors of their own share them.
-pub fn cores() -> usize {
-    (usable_cores() / places::ranks_that_share()).max(1)
+/// Cores for a rank that trains: those that this process may use, or its share of them, where ranks
+/// of the machine have no processors of their own.
+pub fn cores_of_rank() -> usize {
+    (cores() / places::ranks_that_share()).max(1)
 }
 
 /// Main memory in bytes.

@@ -54,16 +54,18 @@ pub fn are_all() -> bool {
 pub fn ranks_that_share() -> usize {
     let launch = launcher_env::read().ok().and_then(Place::launch);
     let ranks = launch.and_then(|launch| launch.local_size).unwrap_or(1);
+    if is_bound() { 1 } else { ranks.max(1) }
+}
+
+/// Whether this process was given a part of the machine: other processors than its launcher has,
+/// where that is ours, else not all.
+pub fn is_bound() -> bool {
     let launcher = launcher_env::launcher_process().ok().flatten();
-    let is_bound = match launcher.and_then(Pid::from_raw) {
-        // Our own launcher may itself have been given a part of the machine.
-        Some(launcher) => match (sched_getaffinity(None), sched_getaffinity(Some(launcher))) {
-            (Ok(own), Ok(all)) => own.count() < all.count(),
-            _ => true,
-        },
-        None => !are_all(),
-    };
-    if is_bound { 1 } else { ranks.max(1) }
+    match launcher.and_then(Pid::from_raw).map(|launcher| sched_getaffinity(Some(launcher))) {
+        // Note: while it starts ranks, it is bound like one of them.
+        Some(Ok(launchers)) => sched_getaffinity(None).is_ok_and(|own| own != launchers),
+        _ => !are_all(),
+    }
 }
 
 /// How many numbers a list such as `0-3,6` has.

@@ -33,10 +33,11 @@ fn takes_two_steps(topology: &Topology, one_step_bytes: Option<usize>, bytes: us
     }
 }
 
-/// The most bytes that one strip has of a sum of up to `bytes`: a rank has room for a strip from
-/// each node. A long sum has strips that are shorter by the number of nodes, so the longest may be
-/// that of a sum in one step. `one_step_bytes` is that of [`CommOptions`](crate::CommOptions).
-pub fn longest_strip_of_sums(
+/// The most bytes that a block of a strip has of a sum of up to `bytes`: a rank has room for a
+/// strip from each node, of one block where nodes are subtrees of the tree, else one for a rank. A
+/// long sum has blocks that are shorter by the number of nodes, so the longest may be that of a sum
+/// in one step. `one_step_bytes` is that of [`CommOptions`](crate::CommOptions).
+pub fn longest_block_of_sums(
     topology: &Topology,
     one_step_bytes: Option<usize>,
     bytes: usize,
@@ -144,7 +145,7 @@ mod tests {
                 true => segment(0, nodes, of_rank).len(),
                 false => of_rank,
             };
-            let longest = longest_strip_of_sums(&topology, asked, most);
+            let longest = longest_block_of_sums(&topology, asked, most);
             prop_assert!(strip <= longest, "{strip} of {longest}");
             prop_assert!(longest <= segment(0, each, most).len());
         }
@@ -155,7 +156,7 @@ mod tests {
     fn room_for_long_sums_does_not_grow_with_nodes() {
         let topology = Topology::from_node_sizes(&[8; 512]);
         let gibibyte = 1 << 30;
-        let strip = longest_strip_of_sums(&topology, None, gibibyte);
+        let strip = longest_block_of_sums(&topology, None, gibibyte);
         assert!(512 * strip < gibibyte / 7, "{strip}");
     }
 }

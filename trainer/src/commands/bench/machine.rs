@@ -12,7 +12,7 @@ use crate::iteration::arithmetic::Arithmetic;
 use crate::plan::Count;
 use crate::report::output::{self, JsonOutput};
 use crate::report::{bytes, count};
-use crate::system::machine::{Machine, cores, instruction_limit, usable_cores};
+use crate::system::machine::{Machine, cores, instruction_limit};
 use crate::system::peak::{Factors, multiply_add_gflops};
 use crate::system::processor;
 use clap::Args;
@@ -208,7 +208,7 @@ fn document(
         })
     });
     json!({
-        "bench": "machine", "schema": 1, "processor": processor::name(), "cores": usable_cores(),
+        "bench": "machine", "schema": 1, "processor": processor::name(), "cores": cores(),
         "caches": processor::caches(), "instructions": processor::instructions(),
         "isa": isa().name(), "bf16_products": bf16_products().name(),
         "huge_pages": processor::huge_pages(),

@@ -48,7 +48,7 @@ fn processor(root: &Path) -> Finding {
     let info = read(root, "proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let model = model.map_or(std::env::consts::ARCH, |(_, model)| model.trim());
-    let cores = machine::usable_cores();
+    let cores = machine::cores();
     let all = info.lines().filter(|line| line.starts_with("processor")).count();
     let share = if all > cores {
         format!(" of {all} (limited by affinity or control group)")

@@ -130,7 +130,8 @@ pub(super) fn gather(
     let compared = communicator.all_gather(&encode(own), &mut all);
     compared.map_err(Error::communication("the ranks could not compare"))?;
     let rank = communicator.rank().0;
-    communicator.close().map_err(Error::communication("the ranks could not part"))?;
+    // What was said is here, however they part.
+    let _ = communicator.close();
     Ok((rank, all.chunks_exact(ROOM).map(decode).collect()))
 }
 

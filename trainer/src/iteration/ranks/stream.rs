@@ -54,7 +54,7 @@ pub(super) fn stream_of(
 /// the ranks of the machine divide it.
 pub(super) fn bind(stream: &Stream, communicator: &Communicator) {
     let (local, ranks) = place_on_machine(communicator);
-    let alone = communicator.transport().name() != "local" && !places::are_all();
+    let alone = communicator.transport().name() != "local" && places::is_bound();
     let (local, ranks) = if alone { (0, 1) } else { (local, ranks) };
     let pool = stream.pool();
     let enough = |processors: Vec<usize>| match (pool.threads(), processors.len()) {
