@@ -271,7 +271,7 @@ fn a_setting_that_makes_no_sense_is_refused_by_its_name() {
     for (variable, value) in [
         ("SOFTCUDA_SEED", "banana"),
         ("SOFTCUDA_DEVICES", "-1"),
-        ("SOFTCUDA_DEVICES", "65"),
+        ("SOFTCUDA_DEVICES", "257"),
         ("SOFTCUDA_TIMEOUT_S", "5s"),
         ("SOFTCUDA_MEMORY_MIB", "0"),
         ("SOFTCUDA_FAULT", "lookup"),
