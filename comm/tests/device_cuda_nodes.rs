@@ -43,11 +43,11 @@ fn check_operations(shapes: &[&[usize]]) {
             for len in [1, 5, 1031] {
                 let memory = Memory::new(&stream, ranks, len);
                 memory.fill(rank, 1, ranks, len);
-                memory.enqueue(&*collectives, &stream, len).unwrap();
-                finish(&*collectives, &stream).unwrap();
+                memory.enqueue(&*collectives, &stream, len).expect("enqueued");
+                finish(&*collectives, &stream).expect("done");
                 memory.verify(rank, 1, ranks, len);
             }
-            collectives.close().unwrap();
+            collectives.close().expect("closed");
         });
     }
 }
@@ -81,7 +81,7 @@ fn sums_between_nodes_have_the_bits_of_sums_between_hosts() {
 fn check_sum(nodes: &[usize], options: CommOptions) {
     let between_hosts = run_ranks(&Topology::from_node_sizes(nodes), |communicator| {
         let mut data = uneven(communicator.rank().0);
-        communicator.all_reduce(&mut data).unwrap();
+        communicator.all_reduce(&mut data).expect("summed");
         data
     });
     let name = format!("{nodes:?}, {options:?}");
@@ -171,9 +171,9 @@ fn on_large_nodes_and_many_nodes() {
 
 /// Runs an ignored test of this file in a process of its own, with these variables.
 fn run_alone(name: &str, variables: &[(&str, &str)]) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(std::env::current_exe().expect("this file"));
     command.args(["--exact", name, "--ignored", "--nocapture"]).envs(variables.iter().copied());
-    let output = command.output().unwrap();
+    let output = command.output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}{errors}");
