@@ -78,6 +78,7 @@ fn sums_between_nodes_have_the_bits_of_sums_between_hosts() {
     }
 }
 
+/// Eager, and captured, in the same slots.
 fn check_sum(nodes: &[usize], options: CommOptions) {
     let between_hosts = run_ranks(&Topology::from_node_sizes(nodes), |communicator| {
         let mut data = uneven(communicator.rank().0);
@@ -87,27 +88,32 @@ fn check_sum(nodes: &[usize], options: CommOptions) {
     let name = format!("{nodes:?}, {options:?}");
     let sums = on_nodes_with(options, nodes, |communicator, stream| {
         let own = uneven(communicator.rank().0);
-        let memory = upload(&stream, &vec![1.0; own.len()]);
+        let memory = upload(&stream, &own);
         let sums = SumLen::of_f32(own.len());
         let sizes = DeviceSizes { block_bytes: 64, sums, ..DeviceSizes::default() };
         let collectives = communicator.attach_device_for(&stream, sizes).expect("attached");
+        let sum = || collectives.all_reduce(&stream, memory.ptr(), sums).expect("enqueued");
+        sum();
+        finish(&*collectives, &stream).expect("done");
+        let eager = download(&memory);
         let captured = stream.cuda_body().capture(|| {
-            collectives.all_reduce(&stream, memory.ptr(), sums).expect("enqueued");
+            sum();
             Ok(())
         });
         let captured = captured.expect("a graph");
-        captured.launch(stream.cuda_body());
-        finish(&*collectives, &stream).expect("done");
-        let ones = download(&memory);
+        let captured_sum_of = |numbers: &[f32]| {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+            memory.write(0, &bytes).expect("written");
+            communicator.barrier().expect("all have written");
+            captured.launch(stream.cuda_body());
+            finish(&*collectives, &stream).expect("done");
+            download(&memory)
+        };
+        let ones = captured_sum_of(&vec![1.0; own.len()]);
         assert!(ones.iter().all(|&sum| sum == communicator.num_ranks() as f32), "{ones:?}");
-        // The same slots again, and other numbers.
-        let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        memory.write(0, &bytes).expect("written");
-        communicator.barrier().expect("all have written");
-        captured.launch(stream.cuda_body());
-        finish(&*collectives, &stream).expect("done");
+        assert_eq!(captured_sum_of(&own), eager);
         collectives.close().expect("closed");
-        download(&memory)
+        eager
     });
     assert_eq!(sums, between_hosts, "{name}");
 }

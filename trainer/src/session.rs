@@ -13,7 +13,6 @@ use crate::run::prepare::Prepared;
 use crate::run::session::{self as run, Start, StepOutcome, find_checkpoint, predict_all};
 use crate::run::sums;
 use crate::state::checkpoint;
-use crate::system::machine::cores_of_rank;
 use crate::table::Registry;
 use headlong_reader::io::DataFile;
 use std::path::PathBuf;
@@ -101,7 +100,7 @@ impl SessionBuilder {
         data::check_pipes(&config, Reads { is_resumed: resumed.is_some(), has_mllog: false })?;
         let initial = weights_of.as_deref().map(checkpoint::open).transpose();
         let initial = initial.map_err(Error::failed("the checkpoint cannot be used"))?;
-        let threads = config.run.threads.unwrap_or_else(cores_of_rank);
+        let threads = config.threads();
         let quiet = Reporter::quiet(None);
         let prepared = Prepared::new(&config, resumed.as_ref(), threads, &quiet)?;
         let placement = prepared.placement(&config, &job.topology(), &registry)?;

@@ -127,13 +127,13 @@ impl Moved {
 pub(super) fn possible(topology: &Topology) -> Result<(), String> {
     let sizes = (0..topology.num_nodes()).map(|node| topology.node_size(node));
     let most = sizes.max().unwrap_or(0);
-    if most > MOST_PEERS {
-        return Err(format!(
+    match most > MOST_PEERS {
+        true => Err(format!(
             "hierarchical exchanges are for up to {MOST_PEERS} ranks of a node, and there are \
              {most}"
-        ));
+        )),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 impl HierarchicalCollectives {

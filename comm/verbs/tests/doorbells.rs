@@ -50,7 +50,11 @@ fn sent_while_asleep(fabric: &Fabric, [asleep, awake]: &mut [Connected; 2], step
             begun.elapsed()
         });
         // A slot may be on its way back still.
-        while awake.paths[0].1.send(&head(step), &[], &mut 0) == Ok(Progress::Idle) {}
+        let mut sent = Ok(Progress::Idle);
+        while sent == Ok(Progress::Idle) {
+            sent = awake.paths[0].1.send(&head(step), &[], &mut 0);
+        }
+        assert_eq!(sent, Ok(Progress::Done));
         while !woken.load(Ordering::Relaxed) {
             fabric.pass();
             thread::sleep(Duration::from_micros(50));

@@ -110,7 +110,7 @@ fn run_with(
     refuse_what_cannot_fit(job, options, reporter)?;
     let stop = caller::stop_request(options)?;
     let mllog = milestones::open_logs(job, options, resumed, reporter)?;
-    let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores_of_rank);
+    let threads = config.threads();
     let mut prepared = job.leader_first(|| Prepared::new(config, resumed, threads, reporter))?;
     prepared.share_machine(job.processes_here(), job.evaluating_here());
     let placement = prepared.placement(config, &job.topology(), &options.registry)?;
@@ -516,7 +516,7 @@ impl Run<'_> {
 
     /// What a processor's stages are compared with.
     fn ceiling(&self) -> Option<Ceiling> {
-        let threads = self.config.run.threads.unwrap_or_else(crate::system::machine::cores_of_rank);
+        let threads = self.config.threads();
         let ranks_here = self.session.group().len();
         (self.config.run.device != DeviceChoice::Cuda)
             .then(|| Ceiling::measure(self.config, threads, ranks_here))

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::config::preset;
 use crate::error::{Error, Result};
-use crate::system::elastic;
+use crate::system::{elastic, machine};
 use headlong_mlp::loss::MAX_SUM_BLOCKS;
 use headlong_mlp::optim::divided::Norms;
 use headlong_reader::convert::is_folder_or_stem;
@@ -366,6 +366,11 @@ impl Config {
     /// Blocks into which a batch is cut for sums: `train.sum_blocks`, or one per rank.
     pub fn sum_blocks(&self) -> usize {
         self.train.sum_blocks.unwrap_or(self.run.ranks)
+    }
+
+    /// Threads of this process over all its ranks: `run.threads`, else what cores it has.
+    pub fn threads(&self) -> usize {
+        self.run.threads.unwrap_or_else(machine::cores_of_rank)
     }
 
     /// The folder of the snapshots of a run that takes some: `checkpoint.snapshot_dir`, or that of

@@ -293,3 +293,28 @@ pub fn source_of_costs(config: &Config, topology: &Topology) -> Result<String> {
         (None, None) => String::new(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_in_which_devices_cannot_merge_rows_are_refused_with_the_reason() {
+        let mut config = Config::default();
+        config.run.device = DeviceChoice::Cuda;
+        config.comm.deduplicate = DeduplicateChoice::Node;
+        let reason = |nodes, each| {
+            let topology = Topology::from_node_sizes(&vec![each; nodes]);
+            check_merging(&config, &topology).err().map(|error| error.to_string())
+        };
+        assert_eq!(reason(256, 8), None);
+        for (nodes, each, expected) in [
+            (2, 6, "equally many ranks, a power of two"),
+            (2, 16, "nodes of up to eight ranks"),
+            (257, 8, "comm.exchange = \"hierarchical\""),
+        ] {
+            let reason = reason(nodes, each).expect("refused");
+            assert!(reason.contains(expected), "{nodes} nodes of {each}: {reason}");
+        }
+    }
+}

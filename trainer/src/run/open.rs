@@ -11,7 +11,6 @@ use crate::run::prepare::Prepared;
 use crate::run::session::{
     Apart, EvalProcesses, EvalRanks, EvalRanksOptions, Session, Start, refuse_later_checkpoints,
 };
-use crate::system::machine::cores_of_rank;
 use headlong_embedding::Registry;
 use std::sync::Arc;
 
@@ -39,7 +38,7 @@ pub struct OpenArgs<'a> {
 pub fn open_session(job: &mut Job, args: OpenArgs<'_>) -> Result<Session> {
     let OpenArgs { prepared, placement, start, may_differ, record, registry } = args;
     let config = &job.config.clone();
-    let threads = config.run.threads.unwrap_or_else(cores_of_rank);
+    let threads = config.threads();
     check_eval_ranks(config, &prepared.table_rows, !prepared.valid.is_empty())?;
     let processes = match config.run.eval_processes {
         Some(_) => Some(EvalProcesses::prepare(job.take_bridge())?),

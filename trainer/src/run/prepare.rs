@@ -100,7 +100,7 @@ impl Prepared {
                 return Ok(None);
             }
         }
-        let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores_of_rank);
+        let threads = config.threads();
         prepared.count(config, resumed, (threads, false), &Reporter::quiet(None))?;
         Ok(Some(prepared))
     }

@@ -180,7 +180,7 @@ impl Session {
         }
         let resumed = matches!(start, Start::Resume(_));
         remember_order(&mut memory, data::order_name(config, &data.train)?, resumed)?;
-        let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores_of_rank);
+        let threads = config.threads();
         let start = (&position, slice_of(&group));
         let reader = data::open_training(config, &data.train, data.ids.clone(), start, threads)?;
         let saves = Saves::open(Arc::new(SystemFiles), config, &group)?;

@@ -1,6 +1,7 @@
 //! Who carries what for whom, and where strips lie: pure arithmetic over the topology.
 
 use crate::device::rail::{Hop, Route};
+use crate::device::sum::MOST_OUTS;
 use crate::plan::hierarchical::{carried_by, carrier};
 use crate::topology::{Rank, Topology};
 
@@ -8,7 +9,7 @@ use crate::topology::{Rank, Topology};
 pub(super) const HEADER_BYTES: usize = 128;
 
 /// The most ranks of a node, as strips.cu has it.
-pub(super) const MOST_PEERS: usize = 16;
+pub(super) const MOST_PEERS: usize = MOST_OUTS;
 
 #[derive(Debug, Clone)]
 pub(super) struct Nodes {

@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_sum_has_a_longer_strip(
+        fn no_sum_has_a_longer_block(
             (nodes, each) in (1_usize..70, 1_usize..5),
             asked in prop::option::of(0_usize..1 << 20),
             most in 0_usize..1 << 30,
@@ -141,12 +141,12 @@ mod tests {
             let topology = Topology::from_node_sizes(&vec![each; nodes]);
             let bytes = (most as f64 * share) as usize;
             let of_rank = segment(0, each, bytes).len();
-            let strip = match takes_two_steps(&topology, asked, bytes) {
+            let block = match takes_two_steps(&topology, asked, bytes) {
                 true => segment(0, nodes, of_rank).len(),
                 false => of_rank,
             };
             let longest = longest_block_of_sums(&topology, asked, most);
-            prop_assert!(strip <= longest, "{strip} of {longest}");
+            prop_assert!(block <= longest, "{block} of {longest}");
             prop_assert!(longest <= segment(0, each, most).len());
         }
     }
@@ -156,7 +156,7 @@ mod tests {
     fn room_for_long_sums_does_not_grow_with_nodes() {
         let topology = Topology::from_node_sizes(&[8; 512]);
         let gibibyte = 1 << 30;
-        let strip = longest_block_of_sums(&topology, None, gibibyte);
-        assert!(512 * strip < gibibyte / 7, "{strip}");
+        let block = longest_block_of_sums(&topology, None, gibibyte);
+        assert!(512 * block < gibibyte / 7, "{block}");
     }
 }

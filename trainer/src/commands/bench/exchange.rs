@@ -109,7 +109,7 @@ pub fn run(arguments: &ExchangeArguments, registry: &Registry) -> Result<()> {
         of_training(&arguments.train, &config).writes("--json-file", &arguments.json.json_file);
     files.check_for_one_process()?;
     check_memory(&config, registry)?;
-    let threads = config.run.threads.unwrap_or_else(crate::system::machine::cores_of_rank);
+    let threads = config.threads();
     let prepared = Prepared::new(&config, None, threads, &Reporter::quiet(None))?;
     let placement = prepared.placement(&config, &local_topology(&config), registry)?;
     let split = placement.split.as_ref().ok_or_else(too_few_ranks)?;

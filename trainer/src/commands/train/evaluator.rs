@@ -13,7 +13,7 @@ use crate::report::output::say;
 use crate::run::outlook::Outlook;
 use crate::run::prepare::Prepared;
 use crate::run::session::{evaluate_for_training, wait_for_data};
-use crate::system::machine::{Machine, cores_of_rank};
+use crate::system::machine::Machine;
 use crate::system::signals::StopRequest;
 
 /// Evaluates for the processes of `job` that train, until they are done.
@@ -28,7 +28,7 @@ pub(super) fn run(job: &mut Job, options: &TrainOptions) -> Result<()> {
     let mut config = job.config.clone();
     // Its rows have owners by a formula: none are counted.
     (config.run.ranks, config.run.eval_processes) = (1, None);
-    let threads = config.run.threads.unwrap_or_else(cores_of_rank);
+    let threads = config.threads();
     let quiet = Reporter::quiet(None);
     let prepared = Prepared::new(&config, resumed.as_ref(), threads, &quiet)?;
     check_eval_ranks(&job.config, &prepared.table_rows, !prepared.valid.is_empty())?;

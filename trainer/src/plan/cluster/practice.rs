@@ -228,6 +228,8 @@ mod tests {
         let asked = ["comm.exchange=hierarchical"];
         assert_eq!(of(&asked, 512, 8).0, by_node);
         assert_eq!(of(&[], 512, 8).0, Exchange::Flat);
+        // Where nodes are no subtrees, the parts of all ranks cross.
+        assert_eq!([10, 12].map(|nodes| of(&[], nodes, 6).0), [by_node, Exchange::Flat]);
         // Nodes of more devices than machines have.
         assert_eq!(of(&[], 2, 17), (Exchange::Flat, Hierarchical, true, true));
     }
