@@ -214,8 +214,9 @@ impl SumLen {
 /// Addresses are of the rank's device; the caller owns the memory there until the stream has come
 /// past the operation.
 pub trait DeviceCollectives: Send + Sync {
-    /// `one rank`, `peer memory`, `nccl`.
-    fn name(&self) -> &'static str;
+    /// `one rank`, `peer memory`, `nccl`; `hierarchical: `, and what carries inside nodes and
+    /// between them.
+    fn name(&self) -> &str;
 
     /// The communicator's transport: ids, agreement and failures travel over it.
     fn transport(&self) -> &Arc<dyn Transport>;

@@ -220,6 +220,7 @@ int attribute(int which) {
     case 111: return 1 << 10;   // shared memory reserved per block
     case 115: return 1;         // memory pools
     case 122: return 1;         // stream memory operations
+    case 124: return 1;         // dmabufs
     default: return 0;
   }
 }

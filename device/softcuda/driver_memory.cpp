@@ -316,6 +316,22 @@ API cuMemGetAddressRange_v2(Address* base, size_t* bytes, Address address) {
   return kOk;
 }
 
+// A descriptor that other drivers know the memory by. The network devices of tests reach it by its
+// address: the file is empty.
+API cuMemGetHandleForAddressRange(void* handle, Address address, size_t bytes, int kind,
+                                  unsigned long long flags) {
+  ENTER;
+  const size_t page = 4096;
+  if (kind != 1 || flags) return kNotSupported;  // 1: a dmabuf's descriptor
+  if (!bytes || address % page || bytes % page) return kInvalidValue;
+  const Allocation* a = find_allocation(address, bytes);
+  if (!a || a->device != current_context->device) return kInvalidValue;
+  const int file = memfd_create("softcuda-dmabuf", MFD_CLOEXEC);
+  if (file < 0) return kOutOfMemory;
+  *static_cast<int*>(handle) = file;
+  return kOk;
+}
+
 API cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* stream) {
   COUNT;
   return copy_on(stream, __func__, to, Address(from), bytes, true, false);

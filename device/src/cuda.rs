@@ -5,6 +5,7 @@
 //! probe      what this machine has
 //! device     context, architecture, loaded kernels
 //! memory     device memory, pinned host memory
+//! dmabuf     device memory that NICs reach
 //! ipc        device memory of other processes
 //! stream     work in order; errors are kept until asked for
 //! event      order between streams, and time
@@ -28,6 +29,7 @@ pub mod blas;
 mod cache;
 mod compile;
 mod device;
+mod dmabuf;
 pub(crate) mod driver;
 mod event;
 mod graph;
@@ -49,6 +51,7 @@ pub use args::{Mats, kernel_args};
 pub use cache::{KernelCache, build_into, path_in_bundle, read_from};
 pub use compile::{Compiled, KernelReport, PRELUDE, compile, compiler_version};
 pub use device::{CudaDevice, CudaFiles};
+pub use dmabuf::DmabufMemory;
 pub use event::Event;
 pub use graph::Graph;
 pub use ipc::{ForeignMemory, HANDLE_BYTES, SharedPlace};

@@ -93,6 +93,7 @@ impl From<CommError> for Stop {
 
 /// One rank's end of hierarchical collectives.
 pub struct HierarchicalCollectives {
+    name: String,
     nodes: Nodes,
     transport: Arc<dyn Transport>,
     device: CudaDevice,
@@ -191,6 +192,7 @@ impl HierarchicalCollectives {
         let room = Room::new(cuda, &nodes, &*rails, slot_bytes);
         let room = communicator.agree("room for strips", room)?;
         Ok(Self {
+            name: name(&inside, rails.name()),
             transport: communicator.transport().clone(),
             device: cuda.device().clone(),
             nodes,
@@ -437,6 +439,14 @@ fn draw_epoch(communicator: &Communicator) -> Result<u32> {
     Ok(epoch[0])
 }
 
+fn name(inside: &Inside, rails: &str) -> String {
+    match (inside, rails) {
+        (Inside::Nccl(_), "nccl") => "hierarchical: nccl".to_owned(),
+        (Inside::Nccl(_), rails) => format!("hierarchical: nccl, {rails}"),
+        (Inside::Memory(_), rails) => format!("hierarchical: peer memory, {rails}"),
+    }
+}
+
 /// Equal where two ranks are in the same kind of exchange.
 fn fingerprint(operation: &str, size: usize) -> u32 {
     // FNV-1a.
@@ -445,13 +455,8 @@ fn fingerprint(operation: &str, size: usize) -> u32 {
 }
 
 impl DeviceCollectives for HierarchicalCollectives {
-    fn name(&self) -> &'static str {
-        match (&self.inside, self.rails.name()) {
-            (Inside::Memory(_), "nccl") => "hierarchical: peer memory, nccl",
-            (Inside::Nccl(_), "nccl") => "hierarchical: nccl",
-            (Inside::Memory(_), _) => "hierarchical: peer memory, verbs",
-            (Inside::Nccl(_), _) => "hierarchical: nccl, verbs",
-        }
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn transport(&self) -> &Arc<dyn Transport> {

@@ -49,8 +49,8 @@ pub struct Exchange<'a> {
 /// What carries strips between nodes. A rank calls its methods in the order of its exchanges, which
 /// is the same on all ranks.
 pub trait Rails: Send + Sync {
-    /// `nccl`.
-    fn name(&self) -> &'static str;
+    /// `nccl`; `verbs`, and through which memory.
+    fn name(&self) -> &str;
 
     /// How many slots exchanges use in turns.
     fn num_slots(&self) -> usize;

@@ -24,6 +24,7 @@ use super::nic::{
 use super::path::VerbsPath;
 use super::probe::probe;
 use super::settings::{Signal, VerbsSettings};
+use super::watch::Watch;
 use headlong_comm::error::Result;
 use headlong_comm::readable::text;
 use headlong_comm::topology::Rank;
@@ -272,7 +273,7 @@ impl Site {
             slots: Arc::new(self.slots.take().expect(there)),
             flags: self.flags.take().expect(there),
             nic: Arc::clone(&self.nic),
-            port: self.choice.port.number,
+            watch: Watch::new(self.choice.port.number, settings.gives_up_after()),
             completions: Vec::with_capacity(64),
             looks: 0,
         })

@@ -20,7 +20,8 @@ mod state;
 mod wire;
 
 use crate::nic::{
-    Device, Gid, GidKind, LinkLayer, Nic, NicError, NicResult, Port, PortState, Provider, Status,
+    Device, Event, Gid, GidKind, LinkLayer, Nic, NicError, NicResult, Port, PortState, Provider,
+    Status,
 };
 pub use fault::Fault;
 use nic::FakeNic;
@@ -77,6 +78,11 @@ impl Fabric {
         self.lock().has_events = true;
     }
 
+    /// From now on no NIC takes the memory of a device.
+    pub fn refuse_dmabufs(&self) {
+        self.lock().refuses_dmabufs = true;
+    }
+
     /// How many completions have shown at events: each ends a sleep, or a look came before it.
     pub fn shown(&self) -> u64 {
         self.lock().shown
@@ -114,7 +120,12 @@ impl Fabric {
 
     /// A port of a device goes down; the device says so.
     pub fn port_down(&self, node: usize, device: &str, port: u8) {
-        self.lock().port_down(node, device, port);
+        self.lock().set_port(node, device, (port, PortState::Down), Event::PortDown(port));
+    }
+
+    /// A port that was down carries again; the device says so.
+    pub fn port_up(&self, node: usize, device: &str, port: u8) {
+        self.lock().set_port(node, device, (port, PortState::Active), Event::PortUp(port));
     }
 
     /// A device breaks: an event says so, its queue pairs are in error.

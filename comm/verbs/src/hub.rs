@@ -4,6 +4,7 @@ use super::arena::Arena;
 use super::layout::Near;
 use super::link::Link;
 use super::nic::{Completion, CompletionQueue, Nic, NicResult, Receive, ReceiveQueue};
+use super::watch::Watch;
 use headlong_comm::transport::paths::PathError;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub(super) struct Hub {
     pub(super) slots: Arc<Arena>,
     pub(super) flags: Arena,
     pub(super) nic: Arc<dyn Nic>,
-    pub(super) port: u8,
+    pub(super) watch: Watch,
     pub(super) completions: Vec<Completion>,
     pub(super) looks: u32,
 }
@@ -61,7 +62,7 @@ impl Hub {
 
     pub(super) fn look(&mut self) {
         if let Err(error) = self.take_completions() {
-            self.fail_all(&error.to_string());
+            self.fail_all(&format!("{}: {error}", self.nic.name()));
         }
         let near = Near { slots: &self.slots, flags: &self.flags };
         self.links.iter_mut().for_each(|link| link.look_at_flags(near));
@@ -93,21 +94,14 @@ impl Hub {
     }
 
     pub(super) fn look_at_events(&mut self) {
-        // Note: bounded, so that a device that does nothing but complain cannot hold the rank.
-        for _ in 0..AT_ONCE {
-            match self.nic.event() {
-                Ok(None) => return,
-                Ok(Some(event)) if event.is_fatal(self.port) => self.fail_all(&event.to_string()),
-                Ok(Some(_)) => {}
-                Err(error) => self.fail_all(&error.to_string()),
-            }
+        if let Err(reason) = self.watch.look(&*self.nic) {
+            self.fail_all(&reason);
         }
     }
 
-    fn fail_all(&mut self, what: &str) {
-        let text = format!("{}: {what}", self.nic.name());
+    fn fail_all(&mut self, reason: &str) {
         for link in &mut self.links {
-            link.fail(PathError::Failed(text.clone()));
+            link.fail(PathError::Failed(reason.to_owned()));
         }
     }
 }

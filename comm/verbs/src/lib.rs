@@ -38,6 +38,7 @@ mod settings;
 pub mod sys;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use choose::{Choice, choose};
 use connect::queue_pair_settings;

@@ -9,8 +9,10 @@
 //! NIC                                               write + immediate ════════════► receive
 //! ```
 //!
-//! Strips lie in page-locked memory that device and NICs both see (no GPUDirect yet). The proxy
-//! reads from a strip's header how long it is, so that the NIC sends no more than that.
+//! Strips lie in the device's memory, which the NIC reads and writes by itself (GPUDirect), or
+//! where driver or NIC cannot in page-locked memory of the host, which both see ([`slots`]). Along
+//! with the trigger the device tells how long each strip is, so that the NIC sends no more than
+//! that.
 //!
 //! **Slots.** Three take turns. *Received*: a rank begins exchange s when it has seen a strip of
 //! s−1 from every peer of its rail; a peer sends that one after it has consumed s−2, so slot (s mod
@@ -21,7 +23,7 @@
 //!
 //! **Memory of a device.** That a strip has come, a completion says to the processor; a device may
 //! still see old bytes of its own memory. Where slots are such memory, the proxy reads it back
-//! through the NIC before it tells ([`read_back`]). Today's slots are not.
+//! through the NIC before it tells ([`read_back`]).
 //!
 //! **Waits on the device** end with what they wait for, with the poison word that the host and the
 //! proxy set when the job fails, or at the deadline, which the host learns like everything else
@@ -30,14 +32,16 @@
 mod page;
 mod proxy;
 mod read_back;
+mod slots;
 #[cfg(test)]
 mod tests;
 
 use crate::endpoint_info::{WAY_WORDS, Way};
 use crate::nic::{
-    Access, CompletionQueue, Memory, Nic, NicResult, Provider, QueuePair, QueuePairOptions,
-    QueuePairSettings, Receive, Region,
+    CompletionQueue, Nic, NicResult, Provider, QueuePair, QueuePairOptions, QueuePairSettings,
+    Receive,
 };
+use crate::watch::Watch;
 use crate::{Choice, VerbsSettings, available, queue_pair_settings};
 use headlong_comm::catch::catch;
 use headlong_comm::device::rail::{Exchange, Rails};
@@ -45,11 +49,12 @@ use headlong_comm::readable::text;
 use headlong_comm::transport::Transport;
 use headlong_comm::{CommError, Communicator, ConnectRails, Rank, Result, Topology};
 use headlong_device::cuda::{
-    Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Pinned, Source,
+    Build, CudaDevice, CudaStream, DeviceMemory, DevicePtr, Launch, Source,
 };
 use page::Page;
-use proxy::{Leg, Peer, Proxy, ProxyNic, Shared, Slots};
+use proxy::{Leg, Patience, Peer, Proxy, ProxyNic, REQUESTS_PER_STRIP, Shared, Slots};
 use read_back::ReadBack;
+use slots::SlotMemory;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -74,6 +79,12 @@ const NUM_SLOTS: usize = 3;
 /// Receives that wait for a peer's immediates: two exchanges at most are ahead, and a goodbye.
 const RECEIVES: usize = NUM_SLOTS + 2;
 
+/// Requests of a peer's that are on their way: strips of each slot, and a goodbye.
+const SENDS: usize = (NUM_SLOTS + 2) * REQUESTS_PER_STRIP;
+
+/// A rank with so many cores has one for its proxy, after what reads, computes and enqueues.
+const CORES_WITH_PROXY: usize = 4;
+
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct RailArgs {
@@ -81,11 +92,16 @@ struct RailArgs {
     state: DevicePtr,
     report: DevicePtr,
     peers: DevicePtr,
+    slots: DevicePtr,
+    slot_bytes: u64,
+    stride: u64,
     deadline_ns: u64,
     triggers_at: u32,
+    lengths_at: u32,
     operation: u32,
     num_slots: u32,
     num_peers: u32,
+    num_strips: u32,
 }
 
 /// Rails over the NICs of a provider, for
@@ -94,12 +110,21 @@ struct RailArgs {
 pub struct VerbsRails {
     provider: Arc<dyn Provider>,
     settings: VerbsSettings,
+    cores: usize,
 }
 
 impl VerbsRails {
-    /// Over these NICs.
-    pub fn new(provider: Arc<dyn Provider>, settings: VerbsSettings) -> Self {
-        Self { provider, settings }
+    /// Over these NICs. Where a rank has four cores or more, the thread that serves the NIC keeps
+    /// one while there are exchanges; else it offers its core to others.
+    pub fn new(provider: Arc<dyn Provider>, settings: VerbsSettings, cores_of_rank: usize) -> Self {
+        Self { provider, settings, cores: cores_of_rank }
+    }
+
+    fn patience(&self) -> Patience {
+        match self.cores >= CORES_WITH_PROXY {
+            true => Patience::OWN_CORE,
+            false => Patience::SHARED_CORE,
+        }
     }
 }
 
@@ -110,8 +135,7 @@ impl VerbsRails {
 struct Rail {
     proxy: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
-    _region: Box<dyn Region>,
-    slots: Pinned,
+    slots: SlotMemory,
     peers: DeviceMemory,
     ranks: Vec<Rank>,
     slot_bytes: usize,
@@ -148,8 +172,7 @@ struct Opened {
     pairs: Vec<Box<dyn QueuePair>>,
     /// Leads back to this rank, where the slots are a device's memory.
     own: Option<Box<dyn QueuePair>>,
-    region: Box<dyn Region>,
-    slots: Pinned,
+    slots: SlotMemory,
     page: Page,
     ranks: DeviceMemory,
 }
@@ -163,20 +186,12 @@ fn open(
 ) -> Result<Opened, String> {
     let choice = available(provider, settings, local_index)?;
     let nic = provider.open(&choice.device).map_err(text)?;
-    let slots = Pinned::new(cuda, 2 * NUM_SLOTS * slot_bytes).map_err(text)?;
-    let memory = Memory::Host { start: slots.as_ptr(), length: slots.bytes() };
-    let is_of_device = matches!(memory, Memory::Dmabuf { .. });
-    let access = Access {
-        local_write: true,
-        remote_write: true,
-        remote_read: is_of_device,
-        ..Access::default()
-    };
-    // SAFETY: the memory is released after the region, and that after the queue pairs (the order of
-    // fields of `Rail`). The first half is written by kernels that wait for the delivery of
-    // what was sent from there, the second half by peers alone.
-    let region = unsafe { nic.register(memory, access) }.map_err(text)?;
-    let depth = ((peers.len() + 1) * (NUM_SLOTS + RECEIVES + 2)) as u32;
+    // SAFETY: the queue pairs end before the slots (the order of fields of `Rail`). Of these the
+    // first half is written by kernels that wait for the delivery of what was sent from there, the
+    // second half by peers alone.
+    let slots =
+        unsafe { SlotMemory::new(cuda, &*nic, settings.gpudirect, 2 * NUM_SLOTS * slot_bytes) }?;
+    let depth = ((peers.len() + 1) * (SENDS + RECEIVES)) as u32;
     let queue = nic.completion_queue(depth).map_err(text)?;
     let initial = connection(settings, &choice, choice.port.mtu);
     let pair = || -> NicResult<Box<dyn QueuePair>> {
@@ -186,12 +201,12 @@ fn open(
         Ok(pair)
     };
     let pairs = peers.iter().map(|_| pair()).collect::<NicResult<_>>().map_err(text)?;
-    let own = is_of_device.then(pair).transpose().map_err(text)?;
+    let own = slots.is_of_device().then(pair).transpose().map_err(text)?;
     let words: Vec<u8> = peers.iter().flat_map(|rank| (rank.0 as u32).to_ne_bytes()).collect();
     let ranks = DeviceMemory::new(cuda, "peers of the rail", words.len()).map_err(text)?;
     ranks.write(0, &words).map_err(text)?;
     let page = Page::new(cuda, peers.len())?;
-    Ok(Opened { nic, choice, queue, pairs, own, region, slots, page, ranks })
+    Ok(Opened { nic, choice, queue, pairs, own, slots, page, ranks })
 }
 
 fn queue_pair_options(queue: &Arc<dyn CompletionQueue>) -> QueuePairOptions<'_> {
@@ -199,7 +214,7 @@ fn queue_pair_options(queue: &Arc<dyn CompletionQueue>) -> QueuePairOptions<'_> 
         sends: queue,
         receives: queue,
         shared: None,
-        max_sends: NUM_SLOTS as u32 + 2,
+        max_sends: SENDS as u32,
         max_receives: RECEIVES as u32,
         max_segments: 1,
         max_inline: 0,
@@ -221,7 +236,7 @@ impl Opened {
         let with = connection(settings, &self.choice, self.choice.port.mtu);
         pair.ready_to_receive(&with, &end).map_err(text)?;
         pair.ready_to_send(&with, first_packet).map_err(text)?;
-        ReadBack::new(&*self.nic, pair, &*self.region).map(Some).map_err(text)
+        ReadBack::new(&*self.nic, pair, &*self.slots.region).map(Some).map_err(text)
     }
 
     fn connect(
@@ -248,12 +263,12 @@ impl Opened {
 /// ranks hear of what it fails with, also where no caller is waiting for the device just now.
 fn start(
     proxy: Proxy,
-    shared: &Arc<Shared>,
+    patience: Patience,
     job: &Arc<dyn Transport>,
 ) -> std::io::Result<JoinHandle<()>> {
-    let (job, told) = (Arc::clone(job), Arc::clone(shared));
+    let (job, told) = (Arc::clone(job), Arc::clone(&proxy.shared));
     let work = move || {
-        if let Err(reason) = catch("rail-proxy", || proxy.run()) {
+        if let Err(reason) = catch("rail-proxy", || proxy.run(patience)) {
             told.fail(reason);
         }
         if let Some(reason) = told.failure() {
@@ -287,7 +302,7 @@ impl ConnectRails for VerbsRails {
         for (&rank, pair) in peers.iter().zip(&opened.pairs) {
             let way = Way {
                 endpoint: opened.choice.endpoint(pair.number(), first_packet),
-                memory: opened.region.remote(NUM_SLOTS * slot_bytes),
+                memory: opened.slots.region.remote(NUM_SLOTS * slot_bytes),
                 mtu: opened.choice.port.mtu,
             };
             mine[WAY_WORDS * rank.0..][..WAY_WORDS].copy_from_slice(&way.to_words());
@@ -303,8 +318,8 @@ impl ConnectRails for VerbsRails {
         let (connected, read_back) = communicator.agree("rails over NICs", connected)?;
         let shared = Arc::new(Shared::new(opened.page));
         let slots = Slots {
-            address: opened.region.address(),
-            key: opened.region.local_key(),
+            address: opened.slots.region.address(),
+            key: opened.slots.region.local_key(),
             slot_bytes,
             num_slots: NUM_SLOTS,
         };
@@ -312,15 +327,14 @@ impl ConnectRails for VerbsRails {
             read_back,
             queue: opened.queue,
             nic: opened.nic,
-            port: opened.choice.port.number,
+            watch: Watch::new(opened.choice.port.number, settings.gives_up_after()),
         };
         let proxy = Proxy::new(Arc::clone(&shared), connected, slots, nic);
-        let thread = start(proxy, &shared, communicator.transport()).map_err(text);
+        let thread = start(proxy, self.patience(), communicator.transport()).map_err(text);
         let thread = communicator.agree("the rail's proxy", thread)?;
         Ok(Box::new(Rail {
             proxy: Some(thread),
             shared,
-            _region: opened.region,
             slots: opened.slots,
             peers: opened.ranks,
             ranks: peers,
@@ -338,16 +352,24 @@ impl Rail {
         exchange: &Exchange<'_>,
         operation: u32,
     ) {
+        let sends = &exchange.route.sends;
+        let stride = sends.get(1).map_or(0, |hop| hop.offset);
+        assert!(sends.iter().enumerate().all(|(strip, hop)| hop.offset == strip * stride));
         let args = RailArgs {
             page: self.shared.page.at(),
             state: exchange.state,
             report: exchange.report,
             peers: self.peers.ptr(),
+            slots: self.slots.ptr(),
+            slot_bytes: self.slot_bytes as u64,
+            stride: stride as u64,
             deadline_ns: self.deadline.as_nanos() as u64,
             triggers_at: self.shared.page.triggers_at() as u32,
+            lengths_at: self.shared.page.lengths_at() as u32,
             operation,
             num_slots: NUM_SLOTS as u32,
             num_peers: self.ranks.len() as u32,
+            num_strips: sends.len() as u32,
         };
         stream.run(&RAIL, &[], entry, Launch::new(1, 32), &args);
     }
@@ -371,8 +393,8 @@ impl Rail {
 }
 
 impl Rails for Rail {
-    fn name(&self) -> &'static str {
-        "verbs"
+    fn name(&self) -> &str {
+        self.slots.name()
     }
 
     fn num_slots(&self) -> usize {
@@ -380,7 +402,7 @@ impl Rails for Rail {
     }
 
     fn memory(&self) -> Option<[DevicePtr; 2]> {
-        let first = self.slots.device_visible();
+        let first = self.slots.ptr();
         Some([first, first.offset(NUM_SLOTS * self.slot_bytes)])
     }
 
@@ -439,7 +461,8 @@ mod cuda_tests {
     fn the_structs_of_both_languages_are_the_same() {
         layout_test!(
             RailArgs, &RAIL, &[];
-            page, state, report, peers, deadline_ns, triggers_at, operation, num_slots, num_peers
+            page, state, report, peers, slots, slot_bytes, stride, deadline_ns, triggers_at,
+            lengths_at, operation, num_slots, num_peers, num_strips
         );
     }
 }

@@ -1,5 +1,6 @@
 //! How this transport is set up. All ranks have the same settings, except for `near` and `devices`.
 
+use headlong_comm::Feature;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,6 +50,9 @@ pub struct VerbsSettings {
     pub slot_bytes: usize,
     /// How a receiver learns that a slot has been filled.
     pub signal: Signal,
+    /// Whether NICs read and write the memory of GPUs, between devices. Where it is off, and with
+    /// [`Feature::Auto`] where driver or NIC cannot, memory of the host lies between them.
+    pub gpudirect: Feature,
     /// Longest wait for the first message of each peer.
     #[serde(skip)]
     pub patience: Duration,
@@ -69,6 +73,7 @@ impl Default for VerbsSettings {
             slots: 3,
             slot_bytes: 256 << 10,
             signal: Signal::Immediate,
+            gpudirect: Feature::Auto,
             patience: Duration::from_secs(10),
         }
     }

@@ -9,7 +9,7 @@ use device_support::{
     Memory, TURN, download, finish, has_devices, replay_all, stream_on, uneven, upload,
 };
 use headlong_comm::testing::{run_communicators, run_ranks};
-use headlong_comm::{AllToAll, CommError, CommOptions, Communicator, Rank, Topology};
+use headlong_comm::{AllToAll, CommError, CommOptions, Communicator, Feature, Rank, Topology};
 use headlong_device::Stream;
 use headlong_verbs::fake::{Fabric, NetworkModel};
 use headlong_verbs::{VerbsRails, VerbsSettings};
@@ -25,6 +25,16 @@ fn on_rails<R: Send>(
     deadline: Duration,
     work: impl Fn(&Communicator, Stream) -> R + Sync,
 ) -> Vec<R> {
+    let settings = VerbsSettings { retries: 2, ..VerbsSettings::default() };
+    on_rails_with(fabric, nodes, (&settings, deadline), work)
+}
+
+fn on_rails_with<R: Send>(
+    fabric: &Arc<Fabric>,
+    nodes: &[usize],
+    (settings, deadline): (&VerbsSettings, Duration),
+    work: impl Fn(&Communicator, Stream) -> R + Sync,
+) -> Vec<R> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let options = CommOptions {
         deadline,
@@ -36,7 +46,7 @@ fn on_rails<R: Send>(
     let topology = Topology::from_node_sizes(nodes);
     let communicators = Communicator::local(&topology, options).into_iter().map(|communicator| {
         let node = topology.node_of(communicator.rank());
-        let rails = VerbsRails::new(fabric.provider(node), VerbsSettings::default());
+        let rails = VerbsRails::new(fabric.provider(node), settings.clone(), 1);
         communicator.with_rails(Arc::new(rails))
     });
     run_communicators(communicators.collect(), |communicator| {
@@ -49,13 +59,21 @@ fn every_operation_over_nics() {
     if !has_devices(8) {
         return;
     }
-    for nodes in [&[2, 2][..], &[4, 4], &[3, 3], &[2, 2, 2]] {
+    let kinds = [
+        (&[2, 2][..], Feature::Require, "verbs, GPUDirect"),
+        (&[2, 2], Feature::Off, "verbs through host memory"),
+        (&[4, 4], Feature::Auto, "verbs, GPUDirect"),
+        (&[3, 3], Feature::Auto, "verbs, GPUDirect"),
+        (&[2, 2, 2], Feature::Off, "verbs through host memory"),
+    ];
+    for (nodes, gpudirect, name) in kinds {
         let fabric = Fabric::rails(7, NetworkModel::ROUGH, nodes.len(), nodes[0]);
-        on_rails(&fabric, nodes, LONG, |communicator, stream| {
+        let settings = VerbsSettings { gpudirect, ..VerbsSettings::default() };
+        on_rails_with(&fabric, nodes, (&settings, LONG), |communicator, stream| {
             let (rank, ranks) = (communicator.rank().0, communicator.num_ranks());
             let collectives =
                 communicator.attach_device(&stream).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(collectives.name(), "hierarchical: peer memory, verbs");
+            assert_eq!(collectives.name(), format!("hierarchical: peer memory, {name}"));
             for len in [1, 5, 1031] {
                 let memory = Memory::new(&stream, ranks, len);
                 memory.fill(rank, 1, ranks, len);
@@ -107,6 +125,38 @@ fn replays_one_after_another_keep_to_the_slots() {
             collectives.close().unwrap();
         });
         assert_eq!(fabric.violations(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn without_gpudirect_strips_go_through_the_host_or_not_at_all() {
+    if !has_devices(4) {
+        return;
+    }
+    let fabric = Fabric::rails(7, NetworkModel::CALM, 2, 2);
+    fabric.refuse_dmabufs();
+    let attached = |gpudirect| {
+        let settings = VerbsSettings { gpudirect, ..VerbsSettings::default() };
+        on_rails_with(&fabric, &[2, 2], (&settings, LONG), |communicator, stream| {
+            let collectives =
+                communicator.attach_device(&stream).map_err(|error| error.to_string());
+            collectives.map(|collectives| {
+                let name = collectives.name().to_owned();
+                collectives.close().unwrap();
+                name
+            })
+        })
+    };
+    let refused = "registering a dmabuf: operation not supported";
+    for name in attached(Feature::Auto) {
+        let name = name.unwrap();
+        assert!(name.contains("verbs through host memory (no GPUDirect: "), "{name}");
+        assert!(name.contains(refused), "{name}");
+    }
+    for error in attached(Feature::Require) {
+        let error = error.unwrap_err();
+        assert!(error.contains("rank 0: `comm.verbs.gpudirect = \"require\"`: "), "{error}");
+        assert!(error.contains(refused), "{error}");
     }
 }
 

@@ -13,21 +13,24 @@ use std::time::{Duration, Instant};
 
 /// Everybody sends everybody `bytes`, again and again; the error that ends it.
 fn until_it_fails(transport: &PathTransport, bytes: usize) -> CommError {
+    exchanges(transport, bytes, u64::MAX).expect_err("a loop without an end")
+}
+
+/// Everybody sends everybody `bytes`, so often.
+fn exchanges(transport: &PathTransport, bytes: usize, times: u64) -> Result<(), CommError> {
     let (own, ranks) = (transport.rank().0, transport.topology().num_ranks());
     let peers: Vec<Rank> = (0..ranks).filter(|peer| *peer != own).map(Rank).collect();
     let (sent, mut received) = (vec![7; bytes], vec![vec![0; bytes]; peers.len()]);
-    for sequence in 0.. {
+    for sequence in 0..times {
         let id = StepId { sequence, step: 0, fingerprint: 5, operation: "test" };
         let outgoing: Vec<Outgoing> =
             peers.iter().map(|&to| Outgoing { to, bytes: &sent }).collect();
         let pairs = peers.iter().zip(&mut received);
         let mut incoming: Vec<Incoming> =
             pairs.map(|(&from, bytes)| Incoming { from, bytes }).collect();
-        if let Err(error) = transport.exchange(&id, &outgoing, &mut incoming) {
-            return error;
-        }
+        transport.exchange(&id, &outgoing, &mut incoming)?;
     }
-    unreachable!("a loop without an end")
+    Ok(())
 }
 
 /// Ranks talk, `happens` happens, and all of them report the same within five seconds.
@@ -103,6 +106,40 @@ fn a_nic_that_breaks_while_nothing_is_exchanged_is_named_within_seconds() {
         assert_eq!(error.culprit(), Some(Rank(1)), "{error}");
         assert!(error.to_string().contains(said), "{error}");
     }
+}
+
+#[test]
+fn a_port_that_goes_down_and_comes_back_ends_nothing() {
+    // It is sent again for longer than the port is down.
+    let model = NetworkModel { retry: 1 << 40, ..NetworkModel::ROUGH };
+    let fabric = Fabric::rails(3, model, 2, 1);
+    let settings = VerbsSettings { retries: 7, ..settings() };
+    let ranks = job(&fabric, (2, 1), Reach::All, &settings);
+    std::thread::scope(|scope| {
+        let fabric = &fabric;
+        scope.spawn(move || {
+            for _ in 0..3 {
+                fabric.port_down(1, "fake0", 1);
+                std::thread::sleep(Duration::from_millis(250));
+                fabric.port_up(1, "fake0", 1);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let begin = Instant::now();
+        let ends = on_all(&ranks, |rank| exchanges(rank, 30_000, 2));
+        assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+        assert!(
+            begin.elapsed() >= Duration::from_millis(200),
+            "nothing passes a port that is down"
+        );
+    });
+    // And while no one exchanges anything, for longer than the device's events are looked at.
+    fabric.port_down(1, "fake0", 1);
+    std::thread::sleep(Duration::from_millis(700));
+    fabric.port_up(1, "fake0", 1);
+    std::thread::sleep(Duration::from_millis(400));
+    let ends = on_all(&ranks, |rank| exchanges(rank, 3000, 1));
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
 }
 
 /// Connects two nodes; the error that both report.

@@ -199,6 +199,10 @@ impl CudaDevice {
         driver::bind(self.inner.context)
     }
 
+    pub(super) fn handle(&self) -> sys::CUdevice {
+        self.inner.handle
+    }
+
     pub(crate) fn blas_handle(&self) -> &OnceLock<usize> {
         &self.inner.blas
     }

@@ -368,8 +368,12 @@ fn carried(
     }
     let mut communicator = Communicator::new(chosen.transport, options);
     if let (Wanted::Verbs, Some(provider)) = (wanted, nics.provider()) {
-        communicator =
-            communicator.with_rails(Arc::new(VerbsRails::new(provider, config.comm.verbs.clone())));
+        let rails = VerbsRails::new(
+            provider,
+            config.comm.verbs.clone(),
+            crate::system::machine::cores_of_rank(),
+        );
+        communicator = communicator.with_rails(Arc::new(rails));
     }
     Ok((config, communicator))
 }

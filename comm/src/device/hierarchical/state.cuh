@@ -1,5 +1,25 @@
-// What exchanges of strips have in common, over any rails: the number of the exchange, and
-// how the host hears of what is wrong.
+// What exchanges of strips have in common, over any rails: a strip's header, the number of the
+// exchange, and how the host hears of what is wrong.
+
+#define MOST_PEERS 16
+#define MAGIC 0x50545348u
+#define HEADER_BYTES 128ull
+
+struct Header {
+  u32 magic;
+  u32 epoch;
+  u64 sequence;
+  u32 fingerprint;
+  u32 num_blocks;
+  // Of all blocks, rounded up.
+  u32 bytes;
+  // One more than the index of a block that would not fit; 0: all do. Then no block is sent.
+  u32 too_long;
+  u32 found;
+  u32 reserved[7];
+  u32 lengths[MOST_PEERS];
+};
+static_assert(sizeof(Header) == HEADER_BYTES, "a header is a cache line");
 
 // What the host learns, `Report` in hierarchical/report.rs.
 #define BLOCK_TOO_LONG 1u

@@ -8,26 +8,6 @@
 // strip is trusted: what its header says is held against what was expected, and lengths against the
 // capacity, before a byte of it is used.
 
-#define MOST_PEERS 16
-#define MAGIC 0x50545348u
-#define HEADER_BYTES 128ull
-
-struct Header {
-  u32 magic;
-  u32 epoch;
-  u64 sequence;
-  u32 fingerprint;
-  u32 num_blocks;
-  // Of all blocks, rounded up.
-  u32 bytes;
-  // One more than the index of a block that would not fit; 0: all do. Then no block is sent.
-  u32 too_long;
-  u32 found;
-  u32 reserved[7];
-  u32 lengths[MOST_PEERS];
-};
-static_assert(sizeof(Header) == HEADER_BYTES, "a header is a cache line");
-
 struct Slots {
   u8* at;
   State* state;

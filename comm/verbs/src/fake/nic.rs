@@ -98,6 +98,9 @@ impl Nic for FakeNic {
         if length == 0 {
             return Err(refused("registering memory", "there is none"));
         }
+        if is_device && self.fabric.lock().refuses_dmabufs {
+            return Err(refused("registering a dmabuf", "operation not supported"));
+        }
         let region = RegionState { nic: self.nic, address, length, access, is_device };
         let number = self.fabric.lock().regions.add(region);
         Ok(Box::new(FakeRegion { fabric: Arc::clone(&self.fabric), number, address }))

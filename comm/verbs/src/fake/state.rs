@@ -26,6 +26,7 @@ pub(super) struct State {
     pub(super) fault: Option<Fault>,
     /// Queues that are made have events.
     pub(super) has_events: bool,
+    pub(super) refuses_dmabufs: bool,
     /// Completions that were shown there.
     pub(super) shown: u64,
     cuts: BTreeSet<(usize, usize)>,
@@ -91,6 +92,7 @@ impl State {
             violations: Vec::new(),
             fault: None,
             has_events: false,
+            refuses_dmabufs: false,
             shown: 0,
             cuts: BTreeSet::new(),
             dead: BTreeSet::new(),
@@ -156,12 +158,18 @@ impl State {
         self.dead.insert(node);
     }
 
-    pub(super) fn port_down(&mut self, node: usize, device: &str, port: u8) {
+    pub(super) fn set_port(
+        &mut self,
+        node: usize,
+        device: &str,
+        (port, state): (u8, PortState),
+        event: Event,
+    ) {
         let nic = self.find(node, device).expect("a test names a device that is there");
         let nic = &mut self.nics[nic];
         let found = nic.device.ports.iter_mut().find(|found| found.number == port);
-        found.expect("a test names a port that is there").state = PortState::Down;
-        nic.events.push_back(Event::PortDown(port));
+        found.expect("a test names a port that is there").state = state;
+        nic.events.push_back(event);
     }
 
     pub(super) fn break_device(&mut self, node: usize, device: &str) {

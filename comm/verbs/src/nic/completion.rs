@@ -55,6 +55,7 @@ pub enum Status {
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Event {
     PortDown(u8),
+    PortUp(u8),
     DeviceFatal,
     /// A queue pair, by its number, has failed.
     QueuePairFatal(u32),
@@ -64,15 +65,15 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether messages can no longer be trusted to arrive, at a rank that uses `port`.
-    pub fn is_fatal(&self, port: u8) -> bool {
+    /// Whether messages can no longer be trusted to arrive, whatever comes. A port that is down may
+    /// come back.
+    pub fn is_fatal(&self) -> bool {
         match self {
-            Event::PortDown(down) => *down == port,
             Event::DeviceFatal
             | Event::QueuePairFatal(_)
             | Event::CompletionsLost
             | Event::ReceivesLost => true,
-            Event::Other(_) => false,
+            Event::PortDown(_) | Event::PortUp(_) | Event::Other(_) => false,
         }
     }
 }
@@ -81,6 +82,7 @@ impl std::fmt::Display for Event {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Event::PortDown(port) => write!(out, "port {port} is down"),
+            Event::PortUp(port) => write!(out, "port {port} is up"),
             Event::DeviceFatal => write!(out, "the device has failed"),
             Event::QueuePairFatal(number) => write!(out, "queue pair {number:#x} has failed"),
             Event::CompletionsLost => write!(out, "a completion queue has overflowed"),

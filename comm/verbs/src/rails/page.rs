@@ -1,5 +1,7 @@
 //! The page through which a device and its rank's proxy speak: page-locked memory that both see.
 
+use super::NUM_SLOTS;
+use headlong_comm::readable::text;
 use headlong_device::cuda::{CudaDevice, DevicePtr, Pinned};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -41,14 +43,18 @@ impl Words for Pinned {
 /// The words. The device writes triggers, the proxy all others; both may set the poison.
 pub(super) struct Page {
     memory: Box<dyn Words>,
-    triggers_at: usize,
+    num_peers: usize,
 }
 
 impl Page {
     pub(super) fn new(device: &CudaDevice, num_peers: usize) -> Result<Self, String> {
-        let triggers_at = ARRIVED_AT + num_peers * LINE;
-        let memory = Pinned::new(device, triggers_at + 16 * MOST_TRIGGERS);
-        Ok(Self { memory: Box::new(memory.map_err(|error| error.to_string())?), triggers_at })
+        let memory = Pinned::new(device, Self::bytes(num_peers)).map_err(text)?;
+        Ok(Self { memory: Box::new(memory), num_peers })
+    }
+
+    fn bytes(num_peers: usize) -> usize {
+        let lengths = 4 * NUM_SLOTS * num_peers;
+        (ARRIVED_AT + num_peers * LINE + 16 * MOST_TRIGGERS + lengths).next_multiple_of(8)
     }
 
     pub(super) fn at(&self) -> DevicePtr {
@@ -56,7 +62,11 @@ impl Page {
     }
 
     pub(super) fn triggers_at(&self) -> usize {
-        self.triggers_at
+        ARRIVED_AT + self.num_peers * LINE
+    }
+
+    pub(super) fn lengths_at(&self) -> usize {
+        self.triggers_at() + 16 * MOST_TRIGGERS
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -69,9 +79,17 @@ impl Page {
         unsafe { AtomicU64::from_ptr(self.memory.start().add(at).cast()) }
     }
 
+    fn half_word(&self, at: usize) -> &AtomicU32 {
+        assert!(
+            at.is_multiple_of(4) && at + 4 <= self.memory.bytes(),
+            "a half word at {at} of the page"
+        );
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(self.memory.start().add(at).cast()) }
+    }
+
     fn poison(&self) -> &AtomicU32 {
-        // SAFETY: as above: the first word of the page.
-        unsafe { AtomicU32::from_ptr(self.memory.start().cast()) }
+        self.half_word(0)
     }
 
     /// Ends all waits of the device, now and later.
@@ -96,12 +114,22 @@ impl Page {
 
     /// The trigger of exchange `sequence`, once it has been pulled.
     pub(super) fn trigger(&self, sequence: u64) -> Option<Trigger> {
-        let at = self.triggers_at + 16 * (sequence % MOST_TRIGGERS as u64) as usize;
+        let at = self.triggers_at() + 16 * (sequence % MOST_TRIGGERS as u64) as usize;
         if self.word(at + 8).load(Ordering::Acquire) != sequence {
             return None;
         }
         let words = self.word(at).load(Ordering::Relaxed);
         Some(Trigger { operation: words as u32 as usize, slot: (words >> 32) as usize })
+    }
+
+    /// How many bytes of strip `strip` in a slot are sent, its header among them. Once the slot's
+    /// trigger was seen.
+    pub(super) fn length(&self, slot: usize, strip: usize) -> u32 {
+        self.half_word(self.length_at(slot, strip)).load(Ordering::Relaxed)
+    }
+
+    fn length_at(&self, slot: usize, strip: usize) -> usize {
+        self.lengths_at() + 4 * (slot * self.num_peers + strip)
     }
 }
 
@@ -126,15 +154,18 @@ mod plain {
 
     impl Page {
         pub(in super::super) fn plain(num_peers: usize) -> Self {
-            let triggers_at = ARRIVED_AT + num_peers * LINE;
             let words: Box<[AtomicU64]> =
-                (0..(triggers_at + 16 * MOST_TRIGGERS) / 8).map(|_| AtomicU64::new(0)).collect();
-            Self { memory: Box::new(words), triggers_at }
+                (0..Self::bytes(num_peers) / 8).map(|_| AtomicU64::new(0)).collect();
+            Self { memory: Box::new(words), num_peers }
         }
 
-        /// As `pull_trigger` of rail.cu.
-        pub(in super::super) fn pull(&self, sequence: u64, trigger: Trigger) {
-            let at = self.triggers_at + 16 * (sequence % MOST_TRIGGERS as u64) as usize;
+        /// As `pull_trigger` of rail.cu, for strips of these lengths.
+        pub(in super::super) fn pull(&self, sequence: u64, trigger: Trigger, lengths: &[u32]) {
+            for (strip, &length) in lengths.iter().enumerate() {
+                let at = self.length_at(trigger.slot, strip);
+                self.half_word(at).store(length, Ordering::Relaxed);
+            }
+            let at = self.triggers_at() + 16 * (sequence % MOST_TRIGGERS as u64) as usize;
             let words = trigger.operation as u64 | (trigger.slot as u64) << 32;
             self.word(at).store(words, Ordering::Relaxed);
             self.word(at + 8).store(sequence, Ordering::Release);

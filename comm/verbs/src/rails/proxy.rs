@@ -1,6 +1,7 @@
 //! The proxy: a thread that a rank's device drives. It waits for triggers, posts the chains of work
 //! requests that were built for them, and tells the device what has come and what has been
-//! delivered. It calls no CUDA function.
+//! delivered. It calls no CUDA function, and nothing of the system's while there is something to
+//! do.
 
 use super::page::{MOST_TRIGGERS, Page};
 use super::read_back::ReadBack;
@@ -8,6 +9,7 @@ use crate::nic::{
     Action, Completion, CompletionKind, CompletionQueue, Nic, NicError, Patch, Prepared, QueuePair,
     Receive, Remote, Request, Segment, Status,
 };
+use crate::watch::Watch;
 use headlong_comm::readable::text;
 use headlong_comm::topology::Rank;
 use std::collections::VecDeque;
@@ -15,14 +17,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Where a strip's header says how many bytes follow it, and how long a header is: as strips.cu
-/// has it.
-pub(super) const BYTES_AT: usize = 24;
-pub(super) const HEADER_BYTES: usize = 128;
+/// A strip of more bytes is a write, and a second one of nothing that tells of it: networks that
+/// route adaptively keep the packets of a message with an immediate in order, and those of a plain
+/// write go whichever way is free.
+pub(super) const MOST_BYTES_IN_ORDER: u32 = 8192;
 
-/// Looks without anything to do before the proxy lets others have its core, and before it sleeps.
-const LOOKS_BEFORE_YIELDING: u32 = 64;
-const LOOKS_BEFORE_SLEEPING: u32 = 4096;
+/// Requests that a strip takes at most.
+pub(super) const REQUESTS_PER_STRIP: usize = 2;
+
+/// Looks in vain, one after another: before the proxy offers its core to others, and before it
+/// sleeps.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    before_yielding: u32,
+    before_sleeping: u32,
+}
+
+impl Patience {
+    /// Where the rank has a core for its proxy: it sleeps once no exchange has come for longer than
+    /// a step of a training takes.
+    pub(super) const OWN_CORE: Self = Self { before_yielding: 1 << 20, before_sleeping: 1 << 20 };
+    /// Where others wait for the core.
+    pub(super) const SHARED_CORE: Self = Self { before_yielding: 64, before_sleeping: 4096 };
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Leg {
@@ -115,7 +132,16 @@ pub(super) struct ProxyNic {
     pub(super) read_back: Option<ReadBack>,
     pub(super) queue: Arc<dyn CompletionQueue>,
     pub(super) nic: Arc<dyn Nic>,
-    pub(super) port: u8,
+    pub(super) watch: Watch,
+}
+
+/// How a strip leaves from one of the slots.
+struct Departure {
+    leg: Leg,
+    /// One message with an immediate.
+    in_order: Prepared,
+    /// The same as two, where it can be long.
+    split: Option<Prepared>,
 }
 
 struct Flight {
@@ -131,8 +157,8 @@ pub(super) struct Proxy {
     pub(super) peers: Vec<Peer>,
     pub(super) slots: Slots,
     pub(super) nic: ProxyNic,
-    /// Per operation and slot, the chain of each leg.
-    chains: Vec<Vec<Vec<(Leg, Prepared)>>>,
+    /// Per operation and slot, one for each leg.
+    departures: Vec<Vec<Vec<Departure>>>,
     farewells: Vec<Prepared>,
     next: u64,
     flights: VecDeque<Flight>,
@@ -150,7 +176,7 @@ impl Proxy {
             peers,
             slots,
             nic,
-            chains: Vec::new(),
+            departures: Vec::new(),
             farewells: Vec::new(),
             next: 1,
             flights: VecDeque::with_capacity(MOST_TRIGGERS),
@@ -159,7 +185,7 @@ impl Proxy {
         }
     }
 
-    pub(super) fn run(mut self) {
+    pub(super) fn run(mut self, patience: Patience) {
         let mut idle = 0_u32;
         while !self.shared.stop.load(Ordering::Acquire) {
             match self.look() {
@@ -175,10 +201,17 @@ impl Proxy {
                     break;
                 }
             }
-            match idle {
-                0..LOOKS_BEFORE_YIELDING => std::hint::spin_loop(),
-                LOOKS_BEFORE_YIELDING..LOOKS_BEFORE_SLEEPING => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_micros(20)),
+            if idle < patience.before_yielding {
+                std::hint::spin_loop();
+            } else if idle < patience.before_sleeping {
+                std::thread::yield_now();
+            } else {
+                // A failure of which nothing else tells: nothing is on its way.
+                if let Err(reason) = self.nic.watch.look(&*self.nic.nic) {
+                    self.shared.fail(reason);
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(20));
             }
         }
         for peer in &mut self.peers {
@@ -202,85 +235,77 @@ impl Proxy {
         if is_closing && !posted {
             self.say_goodbye()?;
         }
-        let ProxyNic { nic, port, .. } = &self.nic;
-        if let Some(event) = nic.event().map_err(text)?
-            && event.is_fatal(*port)
-        {
-            return Err(format!("{}: {event}", nic.name()));
-        }
         Ok(posted || completed)
     }
 
     /// Builds the chains of operations that the host has enqueued for the first time.
     fn learn_operations(&mut self) -> Result<(), String> {
-        if self.shared.num_operations.load(Ordering::Acquire) as usize == self.chains.len() {
+        if self.shared.num_operations.load(Ordering::Acquire) as usize == self.departures.len() {
             return Ok(());
         }
         let shared = Arc::clone(&self.shared);
         let operations = lock(&shared.operations);
-        for legs in &operations[self.chains.len()..] {
-            let chains = (0..self.slots.num_slots).map(|slot| self.chains_of(legs, slot));
-            let chains = chains.collect::<Result<_, NicError>>().map_err(text)?;
-            self.chains.push(chains);
+        for legs in &operations[self.departures.len()..] {
+            let slots = 0..self.slots.num_slots;
+            let departures = slots.map(|slot| {
+                legs.iter().map(|leg| self.departure(*leg, slot)).collect::<Result<_, NicError>>()
+            });
+            let departures = departures.collect::<Result<_, NicError>>().map_err(text)?;
+            self.departures.push(departures);
         }
         Ok(())
     }
 
-    fn chains_of(&mut self, legs: &[Leg], slot: usize) -> Result<Vec<(Leg, Prepared)>, NicError> {
+    fn departure(&mut self, leg: Leg, slot: usize) -> Result<Departure, NicError> {
         let Slots { address, key, slot_bytes, .. } = self.slots;
         let slot_at = (slot * slot_bytes) as u64;
-        let chain = |leg: &Leg| {
-            let peer = &mut self.peers[leg.peer];
-            let at = Remote {
-                address: peer.slots.address + slot_at + leg.there as u64,
-                key: peer.slots.key,
-            };
-            let segment = Segment {
-                address: address + slot_at + leg.offset as u64,
-                length: leg.bytes as u32,
-                key,
-            };
-            let request = Request {
-                id: leg.peer as u64,
-                action: Action::WriteImmediate(at, 0),
-                segments: vec![segment],
-                inline: false,
-                signalled: true,
-            };
-            // SAFETY: nothing of the chain is inline.
-            Ok((*leg, unsafe { peer.pair.prepare(&[request]) }?))
+        let peer = &mut self.peers[leg.peer];
+        let there = peer.slots.address + slot_at + leg.there as u64;
+        let at = Remote { address: there, key: peer.slots.key };
+        let address = address + slot_at + leg.offset as u64;
+        let strip = vec![Segment { address, length: leg.bytes as u32, key }];
+        let request = |action, segments: &[Segment], signalled| Request {
+            id: leg.peer as u64,
+            action,
+            segments: segments.to_vec(),
+            inline: false,
+            signalled,
         };
-        legs.iter().map(chain).collect()
+        let tells = Action::WriteImmediate(at, 0);
+        // SAFETY: nothing of the chain is inline.
+        let in_order = unsafe { peer.pair.prepare(&[request(tells, &strip, true)]) }?;
+        let split = [request(Action::Write(at), &strip, false), request(tells, &[], true)];
+        let is_long = leg.bytes > MOST_BYTES_IN_ORDER as usize;
+        // SAFETY: as above.
+        let split = is_long.then(|| unsafe { peer.pair.prepare(&split) }).transpose()?;
+        Ok(Departure { leg, in_order, split })
     }
 
     /// Posts the strips of the next exchange, if the device has pulled its trigger.
     fn answer_trigger(&mut self) -> Result<bool, String> {
         let Some(trigger) = self.shared.page.trigger(self.next) else { return Ok(false) };
         let sequence = self.next;
-        let chains = self.chains.get(trigger.operation).and_then(|slots| slots.get(trigger.slot));
-        let chains = chains.ok_or_else(|| {
+        let slots = self.departures.get(trigger.operation);
+        let departures = slots.and_then(|slots| slots.get(trigger.slot)).ok_or_else(|| {
             format!("exchange number {sequence} has a trigger for nothing: {trigger:?}")
         })?;
-        for (leg, chain) in chains {
-            let at = self.slots.address
-                + (trigger.slot * self.slots.slot_bytes + leg.offset + BYTES_AT) as u64;
-            // SAFETY: the word is in this rank's slots, aligned; the device has written it before
-            // the trigger that was acquired, and will not again before the strip has been
-            // delivered.
-            let payload = unsafe { std::ptr::read_volatile(at as *const u32) } as usize;
-            let length = (HEADER_BYTES + payload).min(leg.bytes) as u32;
+        for (strip, Departure { leg, in_order, split }) in departures.iter().enumerate() {
+            let length = self.shared.page.length(trigger.slot, strip).min(leg.bytes as u32);
+            let (chain, last) = match split {
+                Some(split) if length > MOST_BYTES_IN_ORDER => (split, REQUESTS_PER_STRIP - 1),
+                _ => (in_order, 0),
+            };
             let patches = [
                 Patch::Length { request: 0, segment: 0, length },
-                Patch::Immediate { request: 0, immediate: sequence as u32 },
+                Patch::Immediate { request: last, immediate: sequence as u32 },
             ];
             let peer = &mut self.peers[leg.peer];
             peer.on_the_way.push_back(sequence);
-            let posted = peer.pair.post(*chain, &patches);
-            posted.map_err(|error| {
+            peer.pair.post(*chain, &patches).map_err(|error| {
                 format!("the strip of exchange number {sequence} for {}: {error}", peer.rank)
             })?;
         }
-        self.flights.push_back(Flight { sequence, left: chains.len() });
+        self.flights.push_back(Flight { sequence, left: departures.len() });
         self.next += 1;
         self.land();
         Ok(true)

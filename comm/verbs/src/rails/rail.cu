@@ -1,15 +1,15 @@
 // What a captured step says to its rank's proxy, and what it waits for: words in a page of
 // page-locked memory.
 //
-// One thread of one block does each of these: it waits longer than it works, and must not take a
-// multiprocessor's place.
+// One warp does each of these: it waits longer than it works, and must not take a multiprocessor's
+// place.
 
 #define LINE 128
 #define MOST_TRIGGERS 64
 
 // `Page` in page.rs: a line each, so that no write disturbs another's reads.
 //   poison | number of the last exchange whose strips were delivered
-//     | likewise of what has come, per peer | triggers
+//     | likewise of what has come, per peer | triggers | per slot, the lengths of its strips
 #define SENT_AT LINE
 #define ARRIVED_AT (2 * LINE)
 
@@ -22,18 +22,24 @@ struct Trigger {
 };
 static_assert(sizeof(Trigger) == 16, "a trigger is one store of a line");
 
-// `RailArgs` in mod.rs.
+// `RailArgs` in rails.rs.
 struct RailArgs {
   u8* page;
   State* state;
   Report* report;
   // Per peer of the rail, its rank.
   const u32* peers;
+  // The slots that are sent from, and in one of them from each strip to the next.
+  const u8* slots;
+  u64 slot_bytes;
+  u64 stride;
   u64 deadline_ns;
   u32 triggers_at;
+  u32 lengths_at;
   u32 operation;
   u32 num_slots;
   u32 num_peers;
+  u32 num_strips;
 };
 
 __device__ __forceinline__ const u32* poison_of(const RailArgs& a) {
@@ -69,14 +75,21 @@ extern "C" __global__ void __launch_bounds__(32) wait_for_slot(const RailArgs a)
   if (next > a.num_slots) wait_for(a, SENT_AT, next - a.num_slots, SLOT_IN_USE, 0);
 }
 
-// Behind the strips in the stream: the release makes them visible to the one that has seen the
-// trigger.
+// Behind the strips in the stream. Their lengths go into the page, since the proxy does not see a
+// device's memory. The release makes both visible to the one that has seen the trigger.
 extern "C" __global__ void __launch_bounds__(32) pull_trigger(const RailArgs a) {
-  if (threadIdx.x != 0) return;
   const u64 sequence = a.state->sequence;
+  const u32 slot = static_cast<u32>(sequence % a.num_slots);
+  const u8* strips = a.slots + slot * a.slot_bytes;
+  u32* lengths = reinterpret_cast<u32*>(a.page + a.lengths_at) + slot * a.num_peers;
+  for (u32 strip = threadIdx.x; strip < a.num_strips; strip += blockDim.x)
+    lengths[strip] =
+        HEADER_BYTES + reinterpret_cast<const Header*>(strips + strip * a.stride)->bytes;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
   Trigger* trigger = reinterpret_cast<Trigger*>(a.page + a.triggers_at) + sequence % MOST_TRIGGERS;
   trigger->operation = a.operation;
-  trigger->slot = static_cast<u32>(sequence % a.num_slots);
+  trigger->slot = slot;
   __threadfence_system();
   store_release_system(&trigger->sequence, sequence);
 }

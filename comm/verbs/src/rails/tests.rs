@@ -2,11 +2,12 @@
 //! writes triggers as a device does, and each rule of ordering is shown to be needed.
 
 use super::page::{Page, Trigger};
-use super::proxy::{BYTES_AT, HEADER_BYTES, Leg, Peer, Proxy, ProxyNic, Shared, Slots};
+use super::proxy::{Leg, MOST_BYTES_IN_ORDER, Peer, Proxy, ProxyNic, Shared, Slots};
 use super::read_back::ReadBack;
 use super::{RECEIVES, connection, queue_pair_options};
 use crate::fake::{Fabric, Fault, NetworkModel};
 use crate::nic::{Access, Endpoint, Memory, Nic, QueuePair, Receive, Region, Remote};
+use crate::watch::Watch;
 use crate::{Choice, VerbsSettings, available};
 use headlong_comm::testing::sim::Random;
 use headlong_comm::topology::Rank;
@@ -15,9 +16,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// The most bytes after a header.
-const ROOM: usize = 256;
-const STRIP: usize = HEADER_BYTES + ROOM;
+/// The most bytes of a strip: more than go as one message.
+const STRIP: usize = MOST_BYTES_IN_ORDER as usize + 64;
 /// Exchanges of a run: several times around the slots.
 const EXCHANGES: u64 = 24;
 /// Looks after which a run counts as stuck.
@@ -135,7 +135,8 @@ impl Opened {
             slot_bytes: case.slot_bytes(),
             num_slots: case.slots,
         };
-        let nic = ProxyNic { read_back, queue: self.queue, nic: self.nic, port: 1 };
+        let watch = Watch::new(1, self.settings.gives_up_after());
+        let nic = ProxyNic { read_back, queue: self.queue, nic: self.nic, watch };
         let proxy = Proxy::new(Arc::clone(&shared), peers, slots, nic);
         Node { proxy, shared, _region: self.region, memory: self.memory, posted: 0, seen: 0 }
     }
@@ -162,7 +163,12 @@ fn connected(fabric: &Arc<Fabric>, case: &Case) -> Vec<Node> {
 
 fn length(sequence: u64, from: usize, to: usize) -> usize {
     let mut random = Random::new(sequence * 100 + (from * 10 + to) as u64);
-    [0, random.between(1, ROOM as u64), ROOM as u64][random.below(3) as usize] as usize
+    match random.below(12) {
+        0..5 => random.between(1, 256) as usize,
+        5..10 => 256,
+        10 => MOST_BYTES_IN_ORDER as usize,
+        _ => STRIP,
+    }
 }
 
 fn byte(sequence: u64, from: usize, to: usize, at: usize) -> u8 {
@@ -174,11 +180,9 @@ impl Node {
         zerocopy::IntoBytes::as_mut_bytes(&mut self.memory[..])
     }
 
-    /// Writes a strip that says how long it is.
-    fn write(&mut self, at: usize, claimed: u32, payload: impl Iterator<Item = u8>) {
+    fn write(&mut self, at: usize, payload: impl Iterator<Item = u8>) {
         let strip = &mut self.bytes()[at..at + STRIP];
-        strip[BYTES_AT..BYTES_AT + 4].copy_from_slice(&claimed.to_ne_bytes());
-        strip[HEADER_BYTES..].iter_mut().zip(payload).for_each(|(place, byte)| *place = byte);
+        strip.iter_mut().zip(payload).for_each(|(place, byte)| *place = byte);
     }
 
     /// What a device's stream does: begins the next exchange once the one before has come, and its
@@ -191,12 +195,14 @@ impl Node {
             return;
         }
         let slot = (next % case.slots as u64) as usize;
-        for node in others(case, me) {
+        let lengths = others(case, me).map(|node| {
             let length = length(next, me, node);
             let payload = (0..length).map(|at| byte(next, me, node, at));
-            self.write(slot * case.slot_bytes() + node * STRIP, length as u32, payload);
-        }
-        self.shared.page.pull(next, Trigger { operation: 0, slot });
+            self.write(slot * case.slot_bytes() + node * STRIP, payload);
+            length as u32
+        });
+        let lengths: Vec<u32> = lengths.collect();
+        self.shared.page.pull(next, Trigger { operation: 0, slot }, &lengths);
         self.posted = next;
     }
 
@@ -209,7 +215,7 @@ impl Node {
         }
         let slot = case.slots + (sequence % case.slots as u64) as usize;
         for node in others(case, me) {
-            let start = slot * case.slot_bytes() + node * STRIP + HEADER_BYTES;
+            let start = slot * case.slot_bytes() + node * STRIP;
             let length = length(sequence, node, me);
             let found = &self.bytes()[start..start + length];
             if !found.iter().enumerate().all(|(at, found)| *found == byte(sequence, node, me, at)) {
@@ -292,16 +298,38 @@ fn a_strip_that_claims_more_than_its_room_writes_nothing_behind_it() {
     let case = Case { nodes: 2, ..Case::new() };
     let fabric = Fabric::rails(1, NetworkModel::CALM, 2, 1);
     let mut nodes = connected(&fabric, &case);
-    nodes[0].write(case.slot_bytes() + STRIP, 10_000, std::iter::repeat(9));
-    nodes[0].shared.page.pull(1, Trigger { operation: 0, slot: 1 });
+    nodes[0].write(case.slot_bytes() + STRIP, std::iter::repeat(9));
+    nodes[0].shared.page.pull(1, Trigger { operation: 0, slot: 1 }, &[2 * STRIP as u32]);
     for _ in 0..100 {
         nodes.iter_mut().for_each(|node| assert!(node.proxy.look().is_ok()));
     }
     assert_eq!((nodes[1].shared.page.arrived(0), nodes[0].shared.page.sent()), (1, 1));
     let strip = (case.slots + 1) * case.slot_bytes();
     let bytes = nodes[1].bytes();
-    assert!(bytes[strip + HEADER_BYTES..strip + STRIP].iter().all(|byte| *byte == 9));
+    assert!(bytes[strip..strip + STRIP].iter().all(|byte| *byte == 9));
     assert!(bytes[strip + STRIP..].iter().chain(&bytes[..strip]).all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_port_that_comes_back_in_time_costs_looks_alone() {
+    let case = Case { nodes: 2, ..Case::new() };
+    let down = |looks: usize| {
+        let fabric = Fabric::rails(1, NetworkModel::CALM, 2, 1);
+        let mut nodes = connected(&fabric, &case);
+        fabric.port_down(1, "fake0", 1);
+        nodes[0].begin(&case, 0);
+        for _ in 0..looks {
+            nodes[0].proxy.look()?;
+        }
+        fabric.port_up(1, "fake0", 1);
+        for _ in 0..looks {
+            nodes.iter_mut().try_for_each(|node| node.proxy.look().map(drop))?;
+        }
+        Ok::<_, String>(nodes[1].shared.page.arrived(0))
+    };
+    assert_eq!(down(20), Ok(1));
+    let error = down(10_000).expect_err("the NIC has given up");
+    assert!(error.contains("rank 1") && error.contains("no answer"), "{error}");
 }
 
 #[test]

@@ -197,6 +197,7 @@ fn describe(device: &Opened, event: &AsyncEvent) -> Event {
     let port = u32::from_ne_bytes([a, b, c, d]) as u8;
     match event.event_type as u32 {
         raw::EVENT_PORT_ERR => Event::PortDown(port),
+        raw::EVENT_PORT_ACTIVE => Event::PortUp(port),
         raw::EVENT_DEVICE_FATAL => Event::DeviceFatal,
         raw::EVENT_QP_FATAL | raw::EVENT_QP_REQ_ERR | raw::EVENT_QP_ACCESS_ERR => {
             // SAFETY: the event is of a queue pair, which is not destroyed before the event is

@@ -106,7 +106,7 @@ fn on_ranks<R: Send>(
     let topology = Topology::from_node_sizes(&NODES);
     let communicators = Communicator::local(&topology, options).into_iter().map(|communicator| {
         let (provider, settings) = &nics[topology.node_of(communicator.rank())];
-        communicator.with_rails(Arc::new(VerbsRails::new(provider.clone(), settings.clone())))
+        communicator.with_rails(Arc::new(VerbsRails::new(provider.clone(), settings.clone(), 1)))
     });
     let ends = run_communicators(communicators.collect(), |communicator| -> Result<R, String> {
         let rank = communicator.rank().0 as u32;
@@ -114,7 +114,10 @@ fn on_ranks<R: Send>(
         let stream =
             Stream::cuda(&device, Arc::new(Pool::new(1))).map_err(|error| error.to_string())?;
         let collectives = communicator.attach_device(&stream).map_err(|error| error.to_string())?;
-        if collectives.name() != "hierarchical: peer memory, verbs" {
+        if rank == 0 {
+            println!("  {}", collectives.name());
+        }
+        if !collectives.name().starts_with("hierarchical: peer memory, verbs") {
             return Err(format!("it is not over NICs: {}", collectives.name()));
         }
         let end = work(communicator, &stream, &*collectives);
