@@ -126,7 +126,7 @@ impl State {
         let since = *self.pairs[pair].flights[index].silent_since.get_or_insert(now);
         match now - since >= retry * (retries + 1) {
             true => Fate::Fails(Status::RetriesExceeded),
-            false => Fate::Waits(now + retry / 8 + 1),
+            false => Fate::Waits(now + (retry / 8 + 1).min(64)),
         }
     }
 

@@ -84,7 +84,8 @@ extern "C" __global__ void __launch_bounds__(32) pull_trigger(const RailArgs a) 
   u32* lengths = reinterpret_cast<u32*>(a.page + a.lengths_at) + slot * a.num_peers;
   for (u32 strip = threadIdx.x; strip < a.num_strips; strip += blockDim.x)
     lengths[strip] =
-        HEADER_BYTES + reinterpret_cast<const Header*>(strips + strip * a.stride)->bytes;
+        static_cast<u32>(HEADER_BYTES) +
+        reinterpret_cast<const Header*>(strips + strip * a.stride)->bytes;
   __syncthreads();
   if (threadIdx.x != 0) return;
   Trigger* trigger = reinterpret_cast<Trigger*>(a.page + a.triggers_at) + sequence % MOST_TRIGGERS;
