@@ -138,7 +138,8 @@ impl Communicator {
         Self { rails: Some(rails), ..self }
     }
 
-    pub(crate) fn rails(&self) -> Option<&dyn ConnectRails> {
+    /// The rails that it was given.
+    pub fn rails(&self) -> Option<&dyn ConnectRails> {
         self.rails.as_deref()
     }
 

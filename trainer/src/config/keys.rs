@@ -111,6 +111,10 @@ const VERBS: &[Field] = &[
         "comm.verbs.signal",
         &["\"immediate\" (every NIC) or \"atomic\": how a receiver learns that a slot is filled"],
     ),
+    (
+        "comm.verbs.gpudirect",
+        &["Between GPUs, whether NICs read and write their memory: \"auto\", \"off\", \"require\""],
+    ),
 ];
 
 /// Keys that there were, and why they are gone. Configurations that name one, those in checkpoints

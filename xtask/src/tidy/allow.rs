@@ -192,7 +192,6 @@ const ENDLESS_WAITS: &[Exception] = &[
     ),
     only("comm/src/device/peer/flags.rs::give_up", "opens barriers until its owner's deadline"),
     only("comm/verbs/src/rails.rs::end", "the proxy looks whether to stop all the time"),
-    only("comm/verbs/src/rails/proxy.rs::run", "the device has the deadline; its owner stops it"),
     only(
         "comm/src/device/peer/flags.rs::drop",
         "the thread looks every millisecond whether to stop",

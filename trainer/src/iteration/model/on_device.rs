@@ -9,6 +9,7 @@
 use super::{BatchSlot, Call, Devices, Exchange, Incoming, Model};
 use crate::error::{Cause, Error, Result, exchange_failed};
 use crate::iteration::share::Share;
+use crate::report::output::say;
 use headlong_comm::device::narrow;
 use headlong_comm::{DeviceCollectives, DeviceSizes, SumLen};
 use headlong_device::cuda::{
@@ -230,6 +231,9 @@ impl Model {
             };
             let failed = || exchange_failed("the devices' addresses");
             let ranks = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
+            if self.communicator.rails().is_some() && ranks.rank().0 == 0 {
+                say(format_args!("devices exchange by {}", ranks.name()));
+            }
             if by_node.is_some() && ranks.by_node().is_none() {
                 let setting = "comm.deduplicate = \"node\"";
                 let reason = format!(
