@@ -213,7 +213,7 @@ fn over_nics_of(fabric: &Arc<Fabric>, config: &Config) -> Vec<Communicator> {
         Communicator::local(&local_topology(config), comm_options(config)).into_iter();
     let communicators = communicators.map(|communicator| {
         let node = communicator.topology().node_of(communicator.rank());
-        let rails = VerbsRails::new(fabric.provider(node), VerbsSettings::default());
+        let rails = VerbsRails::new(fabric.provider(node), VerbsSettings::default(), 1);
         communicator.with_rails(Arc::new(rails))
     });
     communicators.collect()
