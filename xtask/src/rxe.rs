@@ -59,6 +59,8 @@ enum Form {
     Linked,
     /// Training with a software CUDA device for each rank, whose captured step drives the NICs.
     Cuda,
+    /// How verbs do next to the other backends of the guest.
+    Timings,
 }
 
 impl Form {
@@ -95,7 +97,8 @@ impl Options {
     }
 }
 
-/// `cargo xtask rxe [--full | --two-guests | --linked | --cuda] [--steps N] [--programs FOLDER]`.
+/// `cargo xtask rxe [--full | --two-guests | --linked | --cuda | --timings] [--steps N]
+/// [--programs FOLDER]`.
 pub fn run(root: &Path, target: &Path, words: &[&str]) -> Result<bool> {
     let options = parse(words)?;
     let required = Required::from_environment()?;
@@ -126,6 +129,7 @@ fn parse(words: &[&str]) -> Result<Options> {
         "--two-guests" => Some(Form::Guests),
         "--linked" => Some(Form::Linked),
         "--cuda" => Some(Form::Cuda),
+        "--timings" => Some(Form::Timings),
         _ => None,
     };
     let mut options =
@@ -144,8 +148,8 @@ fn parse(words: &[&str]) -> Result<Options> {
             }
             word => {
                 bail!(
-                    "`rxe` takes --full, --two-guests, --linked or --cuda, --steps N and \
-                     --programs FOLDER, not `{word}`"
+                    "`rxe` takes --full, --two-guests, --linked, --cuda or --timings, --steps N \
+                     and --programs FOLDER, not `{word}`"
                 )
             }
         }
@@ -177,7 +181,7 @@ fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
     let programs = strip(&built, options.form.programs(), &home.join("programs"))?;
     let trains = matches!(options.form, Form::Cuda | Form::Full);
     let mut words = match options.form {
-        Form::Linked => Words::new(),
+        Form::Linked | Form::Timings => Words::new(),
         _ => match device::put((root, target, &base), &home.join("programs"), trains, &limit)? {
             Placed::With(words) => words,
             Placed::Not(reason) if options.form == Form::Cuda => {
@@ -202,6 +206,7 @@ fn check(root: &Path, target: &Path, options: &Options) -> Result<Outcome> {
         Form::Guests => root.join(format!("benches/results/rxe-{}-two-guests.log", today(root))),
         Form::Linked => root.join(format!("benches/results/rxe-{}-linked.log", today(root))),
         Form::Cuda => root.join(format!("benches/results/rxe-{}-cuda.log", today(root))),
+        Form::Timings => root.join(format!("benches/results/rxe-{}-timings.log", today(root))),
         Form::Full => {
             root.join(format!("benches/results/rxe-{}-{}-steps.log", today(root), options.steps))
         }
@@ -255,6 +260,7 @@ fn boots(
     let singles = [
         ("the crate ibverbs", "linked.sh", form == Form::Linked),
         ("two devices", "two-devices.sh", matches!(form, Form::Devices | Form::Full)),
+        ("timings", "timings.sh", form == Form::Timings),
         (
             "training on software devices",
             "cuda.sh",
@@ -350,6 +356,7 @@ mod tests {
         assert_eq!(asked(&["--two-guests"]), Some((Form::Guests, STEPS)));
         assert_eq!(asked(&["--linked"]), Some((Form::Linked, STEPS)));
         assert_eq!(asked(&["--cuda"]), Some((Form::Cuda, STEPS)));
+        assert_eq!(asked(&["--timings"]), Some((Form::Timings, STEPS)));
         for wrong in [&["--steps"][..], &["--steps", "0"], &["--fast"], &["--full", "--two-guests"]]
         {
             assert_eq!(asked(wrong), None, "{wrong:?}");

@@ -10,13 +10,14 @@ use anyhow::{Context, Result};
 use super::packages;
 use crate::process::At as _;
 
-const SCRIPTS: [(&str, &str); 9] = [
+const SCRIPTS: [(&str, &str); 10] = [
     ("init", include_str!("guest/init.sh")),
     ("test/lib.sh", include_str!("guest/lib.sh")),
     ("test/bench.sh", include_str!("guest/bench.sh")),
     ("test/cable.sh", include_str!("guest/cable.sh")),
     ("test/cuda.sh", include_str!("guest/cuda.sh")),
     ("test/linked.sh", include_str!("guest/linked.sh")),
+    ("test/timings.sh", include_str!("guest/timings.sh")),
     ("test/train.sh", include_str!("guest/train.sh")),
     ("test/two-devices.sh", include_str!("guest/two-devices.sh")),
     ("test/two-guests.sh", include_str!("guest/two-guests.sh")),
