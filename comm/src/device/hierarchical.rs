@@ -58,10 +58,10 @@ const STATE_BYTES: usize = 24;
 /// Where in it the last one is.
 const REFUSED: usize = 12;
 
-/// The kernels of strips, for builds ahead of time. Sums of more parts than a machine
-/// has devices are compiled when they are first needed.
+/// The kernels of strips, for builds ahead of time, and what copies a single part to all peers. Sums
+/// are those of [`super::peer::kernels`].
 pub fn kernels() -> Vec<Build> {
-    vec![launch::build()]
+    std::iter::once(launch::build()).chain(sum::builds(1)).collect()
 }
 
 fn parts_of_sums(nodes: &Nodes) -> Vec<usize> {

@@ -12,7 +12,7 @@
 #ifndef NARROW
 #define NARROW 0
 #endif
-#define MOST_PARTS 32
+#define MOST_PARTS 16
 #define MOST_OUTS 16
 
 // `SumArgs` in device/sum.rs.

@@ -4,11 +4,12 @@
 use super::SumLen;
 use headlong_device::cuda::{Build, CudaStream, Define, DevicePtr, Launch, Source};
 
-/// The most parts that a kernel takes: a power of two, so that as many neighbours are a subtree.
-const MOST_PARTS: usize = 32;
-
 /// The most places that a sum is written to: the devices of one machine.
 pub(super) const MOST_OUTS: usize = 16;
+
+/// The most parts that a kernel takes: a power of two, so that as many neighbours are a subtree.
+/// Longer sums need no kernels that those of one machine have not.
+const MOST_PARTS: usize = MOST_OUTS;
 
 static SUM: Source = Source { name: "comm/sum", text: include_str!("sum.cu") };
 
@@ -201,7 +202,7 @@ mod cuda_tests {
             };
             let all: Vec<f32> = parts.iter().flat_map(words).collect();
             let memory = upload(&device, &all).unwrap();
-            // The sum of the first 32 is not put where something is on its way.
+            // The sum of the first group is not put where something is on its way.
             let place = |part: usize| Place {
                 is_sent: part == 0,
                 ..Place::fixed(memory.ptr().offset(32 * part))

@@ -148,7 +148,11 @@ fn address(port: &Port, settings: &VerbsSettings) -> Result<Option<Gid>, String>
         };
     }
     if port.link == LinkLayer::InfiniBand {
-        return Ok(None);
+        return match port.gids.first() {
+            _ if !port.needs_gid => Ok(None),
+            Some(gid) => Ok(Some(gid.clone())),
+            None => Err("it needs a global identifier, and has none".into()),
+        };
     }
     let routable = port.gids.iter().filter(|gid| !gid.is_link_local());
     let best = routable
@@ -213,6 +217,9 @@ mod tests {
             None,
             "LIDs are enough"
         );
+        let mut routed = infiniband_device(0, 0);
+        routed.ports[0].needs_gid = true;
+        assert_eq!(chosen(&[routed], &VerbsSettings::default(), 0).1, Some(0));
     }
 
     #[test]

@@ -185,8 +185,21 @@ impl Site {
         let access = Access { local_write: true, remote_atomic, ..Access::default() };
         let flags = Arena::new(&*nic, peers * FLAG_BYTES, access).map_err(about_memory)?;
         let completions = peers * layout.max_sends() + 2 * peers * layout.max_receives() + 16;
+        let limits = nic.limits();
+        let receives = peers.max(1) * layout.max_receives();
+        for (what, needed, most) in [
+            ("sends of one connection", layout.max_sends(), limits.work_requests),
+            ("completions of one queue", completions, limits.completions),
+            ("shared receives", SignalReceives::depth(receives), limits.shared_receives),
+        ] {
+            if needed > most as usize {
+                let reason = format!("it allows {most}: lower comm.verbs.slots");
+                let what = format!("{}: {needed} {what} for {peers} peers", nic.name());
+                return Err(NicError::Refused { what, reason, errno: None });
+            }
+        }
         let queue = nic.completion_queue(completions as u32)?;
-        let receives = SignalReceives::new(&*nic, peers.max(1) * layout.max_receives())?;
+        let receives = SignalReceives::new(&*nic, receives)?;
         let options = QueuePairOptions {
             sends: &queue,
             receives: &queue,

@@ -20,8 +20,8 @@ mod state;
 mod wire;
 
 use crate::nic::{
-    Device, Event, Gid, GidKind, LinkLayer, Nic, NicError, NicResult, Port, PortState, Provider,
-    Status,
+    Device, Event, Gid, GidKind, Limits, LinkLayer, Nic, NicError, NicResult, Port, PortState,
+    Provider, Status,
 };
 pub use fault::Fault;
 use nic::FakeNic;
@@ -76,6 +76,11 @@ impl Fabric {
     /// sleeps does not look, so something must [move time](Fabric::pass).
     pub fn enable_events(&self) {
         self.lock().has_events = true;
+    }
+
+    /// From now on NICs allow no more than this.
+    pub fn limit(&self, limits: Limits) {
+        self.lock().limits = limits;
     }
 
     /// From now on no NIC takes the memory of a device.
@@ -162,6 +167,7 @@ pub fn roce_device(node: usize, index: usize) -> Device {
         link: LinkLayer::Ethernet,
         mtu: 4096,
         lid: 0,
+        needs_gid: false,
         partition_keys: vec![0xffff],
         gids: vec![
             gid(0, link_local, GidKind::RoceV1),

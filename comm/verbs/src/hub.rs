@@ -35,12 +35,21 @@ pub(super) struct SignalReceives {
 }
 
 impl SignalReceives {
+    /// Of a batch, which may be used up and not posted again yet.
+    fn batch(most: usize) -> usize {
+        (most / 4).max(1)
+    }
+
+    /// How many receives lie in the queue where `most` signals may be on the way.
+    pub(super) fn depth(most: usize) -> usize {
+        most + Self::batch(most)
+    }
+
     /// Enough for `most` signals on the way, posted.
     pub(super) fn new(nic: &dyn Nic, most: usize) -> NicResult<Self> {
-        // A batch may be used up and not posted again yet.
-        let batch = (most / 4).max(1);
-        let queue = nic.receive_queue((most + batch) as u32)?;
-        queue.post(&vec![Receive { id: 0, segment: None }; most + batch])?;
+        let (batch, depth) = (Self::batch(most), Self::depth(most));
+        let queue = nic.receive_queue(depth as u32)?;
+        queue.post(&vec![Receive { id: 0, segment: None }; depth])?;
         Ok(Self { queue, batch: vec![Receive { id: 0, segment: None }; batch], used: 0 })
     }
 

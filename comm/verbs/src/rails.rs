@@ -73,8 +73,8 @@ pub fn kernels() -> Vec<Build> {
     vec![Build { source: &RAIL, defines: Vec::new() }]
 }
 
-/// See the page above.
-const NUM_SLOTS: usize = 3;
+/// Slots of each side of a rail, in memory of the device where NICs reach it: see the page above.
+pub const NUM_SLOTS: usize = 3;
 
 /// Receives that wait for a peer's immediates: two exchanges at most are ahead, and a goodbye.
 const RECEIVES: usize = NUM_SLOTS + 2;

@@ -6,7 +6,7 @@ use headlong_comm::transport::paths::PathTransport;
 use headlong_comm::transport::{Incoming, Outgoing, StepId, Transport};
 use headlong_comm::{CommError, Rank};
 use headlong_verbs::fake::{Fabric, NetworkModel, roce_device};
-use headlong_verbs::nic::{PortState, Status};
+use headlong_verbs::nic::{Limits, PortState, Status};
 use headlong_verbs::{Signal, VerbsSettings};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -173,6 +173,13 @@ fn ranks_that_cannot_connect_say_why_to_all() {
         |rank: usize| VerbsSettings { devices: vec![format!("fake{rank}")], ..settings() };
     let text = refused(&with(|_| {}), &unknown);
     assert!(text.contains("rank 1") && text.contains("comm.verbs.devices"), "{text}");
+    let small = with(|_| {});
+    let allowed = small.provider(0).open("fake0").expect("a NIC").limits();
+    small.limit(Limits { completions: 20, ..allowed });
+    let text = refused(&small, &|_| settings());
+    // Four sends of each of three slots, twice as many receives, and some more.
+    assert!(text.contains("fake0: 40 completions of one queue for 1 peers"), "{text}");
+    assert!(text.contains("it allows 20: lower comm.verbs.slots"), "{text}");
     let never = |_| VerbsSettings { retries: 9, ..settings() };
     assert!(
         refused(&with(|_| {}), &never).contains("comm.verbs.retries: 9 is not between 0 and 7")

@@ -3,13 +3,14 @@
 use super::between::Between;
 use super::{Count, MemoryUse, NetworkPlan, OfRank, TablePlan, dense_parameters};
 use crate::config::{
-    Compress, Config, DeduplicateChoice, Ids, IdsChoice, OrderChoice, PoolAtChoice,
+    Compress, Config, DeduplicateChoice, Feature, Ids, IdsChoice, OrderChoice, PoolAtChoice,
 };
 use crate::data::DeviceRows;
 use crate::iteration::model::{SlotBytes, kept_bytes, slot_bytes};
 use headlong_comm::Topology;
 use headlong_comm::device::{goes_by_node, longest_block_of_sums};
 use headlong_embedding::hybrid::{SlotOptions, SlotTable};
+use headlong_verbs::SLOTS_OF_RAILS;
 
 /// Bytes of text that one parsing thread holds: a decoded block and its parsed rows.
 pub const READER_BLOCK_BYTES: u64 = 8 << 20;
@@ -305,9 +306,9 @@ fn asked_of_owners(table: &SlotTable, shares: f64, sharing: &Sharing) -> (Count,
 }
 
 /// What devices of several nodes need besides their slots, of `block` bytes each, to fill strips
-/// for other nodes, or to sum: strips on both sides, unless they lie with the NICs, and what NCCL
-/// brings from peers of the node where it carries there, too. Else, what it brings of sums that
-/// ranks make themselves.
+/// for other nodes, or to sum: strips on both sides, for NICs in several slots unless these lie in
+/// the host's memory, and what NCCL brings from peers of the node where it carries there, too. Else,
+/// what it brings of sums that ranks make themselves.
 fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: &Sums) -> Count {
     let (ranks, each) = (sharing.ranks, sharing.ranks.div_ceil(sharing.nodes));
     let topology = Topology::with_ranks_per_node(ranks, each);
@@ -322,27 +323,26 @@ fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: &Sums) ->
         let over_nccl = between == Between::Nccl;
         return if over_nccl && config.sums_are_narrow(true) { all } else { Count::ZERO };
     }
-    let strips = match between {
-        Between::MemoryAndVerbs => Count::ZERO,
-        _ => {
-            let block_of = |sum: Count| {
-                let bytes = usize::try_from(sum.get()).unwrap_or(usize::MAX);
-                Count::from(longest_block_of_sums(&topology, None, bytes))
-            };
-            let of_sums = match (topology.aligned_node_size(), sums.part) {
-                (Some(_), Some(part)) => block_of(on_the_way(sums.rows)).max(part) * sharing.nodes,
-                (Some(_), None) => block_of(all) * sharing.nodes,
-                // Not the sums of nodes cross, but what each rank has.
-                (None, _) => block_of(all) * ranks,
-            };
-            // Where nodes merge, a rank has a block for each other node.
-            let merged = merging_nodes(config, sharing).is_some();
-            let crossing = if merged { sharing.nodes - 1 } else { ranks - each };
-            (block * crossing).max(of_sums) * 2_u64
-        }
+    let block_of = |sum: Count| {
+        let bytes = usize::try_from(sum.get()).unwrap_or(usize::MAX);
+        Count::from(longest_block_of_sums(&topology, None, bytes))
     };
-    let parts = sums.part.map_or(Count::ZERO, |part| on_the_way(part) * ranks);
+    let of_sums = match (topology.aligned_node_size(), sums.part) {
+        (Some(_), Some(part)) => block_of(on_the_way(sums.rows)).max(part) * sharing.nodes,
+        (Some(_), None) => block_of(all) * sharing.nodes,
+        // Not the sums of nodes cross, but what each rank has.
+        (None, _) => block_of(all) * ranks,
+    };
+    // Where nodes merge, a rank has a block for each other node.
     let merged = merging_nodes(config, sharing).is_some();
+    let crossing = if merged { sharing.nodes - 1 } else { ranks - each };
+    let slots = match (between, config.comm.verbs.gpudirect) {
+        (Between::MemoryAndVerbs, Feature::Off) => 0,
+        (Between::MemoryAndVerbs, _) => SLOTS_OF_RAILS,
+        _ => 1,
+    };
+    let strips = (block * crossing).max(of_sums) * (2 * slots);
+    let parts = sums.part.map_or(Count::ZERO, |part| on_the_way(part) * ranks);
     let blocks = if merged { Count::ZERO } else { block * ranks };
     let brought = if between == Between::Nccl { blocks.max(parts) } else { Count::ZERO };
     strips + brought

@@ -18,6 +18,9 @@ pub struct NetworkPlan {
     /// Bytes of memory that connections and the table of all ranks take.
     pub bytes: usize,
     pub bytes_of_rank_0: usize,
+    /// Where NICs join nodes: ranks that each reaches so, and the memory that it locks for them.
+    pub queue_pairs: usize,
+    pub locked_bytes: usize,
     /// Messages that a rank sends in a step, ids exchanged unless `comm.ids` is "known". Sums of
     /// more than a MiB are done in pieces, which are counted for the dense network.
     pub messages_per_step: usize,
@@ -38,6 +41,9 @@ impl NetworkPlan {
         let topology = Topology::with_ranks_per_node(ranks, per_node);
         let of = |rank| Demand::of(&topology, Rank(rank), config.comm.exchange);
         let (first, other) = (of(0), of(1));
+        // Of the ranks with which one exchanges, those of its own node share memory.
+        let queue_pairs =
+            other.data_connections - (topology.node_size(topology.node_of(Rank(1))) - 1);
         let asks = usize::from(config.comm.ids != IdsChoice::Known);
         let pieces = dense_parameters(config).get().div_ceil(SUM_PIECE as u64).max(1);
         let step = StepExchanges {
@@ -51,15 +57,25 @@ impl NetworkPlan {
             descriptors_of_rank_0: first.descriptors(),
             bytes: other.bytes,
             bytes_of_rank_0: first.bytes,
+            queue_pairs,
+            locked_bytes: config.comm.verbs.locked_bytes(queue_pairs),
             messages_per_step: other.messages(step),
         })
     }
 
-    /// A line.
+    /// A line, and another where there are several nodes.
     pub(super) fn to_text(self) -> String {
+        let over_nics = match self.queue_pairs {
+            0 => String::new(),
+            pairs => format!(
+                "\nover NICs between nodes (verbs), a rank: {} queue pairs, {} of locked memory",
+                count(pairs as u64),
+                bytes(self.locked_bytes as u64)
+            ),
+        };
         format!(
             "as processes over TCP, a rank: {} connections, {} descriptors, {}, {} messages a \
-             step; rank 0: {} descriptors, {}",
+             step; rank 0: {} descriptors, {}{over_nics}",
             count(self.connections as u64),
             count(self.descriptors as u64),
             bytes(self.bytes as u64),

@@ -416,6 +416,46 @@ fn what_the_configuration_leaves_open_is_said_with_its_reason() {
 }
 
 #[test]
+fn strips_for_nics_lie_on_the_device_unless_the_host_is_asked_for() {
+    let plan = |settings: &[&str]| {
+        let mut config = preset("tiny").unwrap();
+        config.set_all(&["run.ranks=8", "comm.ranks_per_node=4"]).unwrap();
+        config.set_all(settings).unwrap();
+        config.run.device = DeviceChoice::Cuda;
+        let here = machine_with_devices();
+        let rows = config.table_rows(None).unwrap();
+        Plan::new(&config, &facts(&rows, &here))
+    };
+    let exchange = |settings: &[&str]| plan(settings).memory.exchange_bytes.get();
+    let nccl = exchange(&[]);
+    let gpudirect = exchange(&["run.transport=verbs"]);
+    let host = exchange(&["run.transport=verbs", "comm.verbs.gpudirect=off"]);
+    assert!(nccl > host);
+    assert_eq!(gpudirect - host, 3 * (nccl - host));
+}
+
+#[test]
+fn queue_pairs_and_what_they_lock_are_counted_where_there_are_nodes() {
+    let network = |settings: &[&str]| {
+        let mut config = preset("tiny").unwrap();
+        config.set_all(settings).unwrap();
+        let here = machine(GIB);
+        let rows = config.table_rows(None).unwrap();
+        let plan = Plan::new(&config, &facts(&rows, &here));
+        let network = plan.network.expect("several ranks");
+        (network.queue_pairs, network.locked_bytes, plan.to_text())
+    };
+    let (pairs, _, text) = network(&["run.ranks=4"]);
+    assert!(pairs == 0 && !text.contains("queue pairs"), "{text}");
+    let (pairs, locked, text) = network(&["run.ranks=8", "comm.ranks_per_node=2"]);
+    // Three slots each way, with headers.
+    assert_eq!((pairs, locked), (6, 6 * (6 * ((256 << 10) + 64) + 384)));
+    assert!(text.contains("6 queue pairs, 9.0 MiB of locked memory"), "{text}");
+    let large = network(&["run.ranks=128", "comm.ranks_per_node=8"]);
+    assert_eq!(large.0, 15, "those of its rail");
+}
+
+#[test]
 fn nothing_is_estimated_for_a_device() {
     let config = preset("tiny").unwrap();
     let rows = config.table_rows(None).unwrap();

@@ -15,7 +15,8 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-const LIMITS: Limits = Limits {
+/// What a NIC allows, until [`Fabric::limit`] says otherwise.
+pub(super) const LIMITS: Limits = Limits {
     work_requests: 4096,
     segments: 16,
     completions: 1 << 16,
@@ -70,7 +71,7 @@ impl Nic for FakeNic {
     }
 
     fn limits(&self) -> Limits {
-        LIMITS
+        self.fabric.lock().limits
     }
 
     fn port(&self, number: u8) -> NicResult<Port> {
@@ -107,7 +108,7 @@ impl Nic for FakeNic {
     }
 
     fn completion_queue(&self, depth: u32) -> NicResult<Arc<dyn CompletionQueue>> {
-        self.too_deep("making a completion queue", depth, LIMITS.completions)?;
+        self.too_deep("making a completion queue", depth, self.limits().completions)?;
         let mut state = self.fabric.lock();
         let events = state.has_events.then(events).transpose()?;
         state.queues.push(Queue {
@@ -122,7 +123,7 @@ impl Nic for FakeNic {
     }
 
     fn receive_queue(&self, depth: u32) -> NicResult<Arc<dyn ReceiveQueue>> {
-        self.too_deep("making a shared receive queue", depth, LIMITS.shared_receives)?;
+        self.too_deep("making a shared receive queue", depth, self.limits().shared_receives)?;
         let mut state = self.fabric.lock();
         state.shared.push(Shared {
             nic: self.nic,
@@ -136,8 +137,8 @@ impl Nic for FakeNic {
 
     fn queue_pair(&self, options: &QueuePairOptions<'_>) -> NicResult<Box<dyn QueuePair>> {
         let (sends, receives) = (self.queue(options.sends)?, self.queue(options.receives)?);
-        self.too_deep("making a queue pair", options.max_sends, LIMITS.work_requests)?;
-        if options.max_segments > LIMITS.segments || options.max_inline > INLINE {
+        self.too_deep("making a queue pair", options.max_sends, self.limits().work_requests)?;
+        if options.max_segments > self.limits().segments || options.max_inline > INLINE {
             return Err(refused(
                 "making a queue pair",
                 "more segments or inline bytes than the NIC allows",

@@ -1,10 +1,11 @@
 //! What the fabric knows: NICs, their queues and connections, and what time it is.
 
 use super::super::nic::{
-    Completion, CompletionKind, Device, Event, GidKind, PortState, QueuePairSettings, Receive,
-    Request, Segment, Status,
+    Completion, CompletionKind, Device, Event, GidKind, Limits, PortState, QueuePairSettings,
+    Receive, Request, Segment, Status,
 };
 use super::memory::Regions;
+use super::nic::LIMITS;
 use super::pair::{Flight, Pair, Phase};
 use super::{Fault, NetworkModel};
 use headlong_comm::testing::sim::Random;
@@ -27,6 +28,7 @@ pub(super) struct State {
     /// Queues that are made have events.
     pub(super) has_events: bool,
     pub(super) refuses_dmabufs: bool,
+    pub(super) limits: Limits,
     /// Completions that were shown there.
     pub(super) shown: u64,
     cuts: BTreeSet<(usize, usize)>,
@@ -93,6 +95,7 @@ impl State {
             fault: None,
             has_events: false,
             refuses_dmabufs: false,
+            limits: LIMITS,
             shown: 0,
             cuts: BTreeSet::new(),
             dead: BTreeSet::new(),

@@ -28,6 +28,9 @@ pub struct Port {
     pub mtu: u32,
     /// Its local identifier, on InfiniBand; else 0.
     pub lid: u16,
+    /// On InfiniBand, whether that is not enough and packets carry a global identifier: behind a
+    /// router, or where the port is a virtual one.
+    pub needs_gid: bool,
     /// Its partition keys, by index.
     pub partition_keys: Vec<u16>,
     /// Its global identifiers; those that are all zero are left out.

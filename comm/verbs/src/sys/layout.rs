@@ -101,6 +101,7 @@ layouts! {
     }
     whole PortAttr = ibv_port_attr, 52 {
         state 0 4, active_mtu 8 4, gid_tbl_len 12 4, pkey_tbl_len 32 2, lid 34 2, link_layer 46 1,
+        flags 47 1,
     }
     whole GidEntry = ibv_gid_entry, 32 {
         gid 0 16, gid_index 16 4, port_num 20 4, gid_type 24 4, ndev_ifindex 28 4,
@@ -207,6 +208,7 @@ linked_constants! {
     }
     plain constants {
         IBV_LINK_LAYER_ETHERNET, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_ATOMIC_NONE,
+        IBV_QPF_GRH_REQUIRED,
         IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR,
         IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_LID_CHANGE,
         IBV_EVENT_PKEY_CHANGE, IBV_EVENT_SRQ_ERR, IBV_EVENT_GID_CHANGE,

@@ -33,7 +33,14 @@ unsafe impl Send for Pair {}
 
 impl Pair {
     pub(super) fn new(domain: &Arc<Domain>, options: &QueuePairOptions<'_>) -> NicResult<Self> {
-        let what = || format!("{}: a queue pair", domain.device.name());
+        let what = || {
+            let QueuePairOptions { max_sends, max_receives, max_inline, .. } = options;
+            format!(
+                "{}: a queue pair of {max_sends} sends and {max_receives} receives, with \
+                 {max_inline} bytes inline",
+                domain.device.name()
+            )
+        };
         let foreign = || {
             let reason = "its queues are of another NIC".to_owned();
             NicError::Refused { what: what(), reason, errno: None }

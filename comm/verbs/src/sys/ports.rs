@@ -25,6 +25,7 @@ pub(super) fn query(device: &Opened, number: u8) -> NicResult<Port> {
         },
         mtu: mtu_bytes(attr.active_mtu),
         lid: attr.lid,
+        needs_gid: u32::from(attr.flags) & raw::PORT_GRH_REQUIRED != 0,
         partition_keys: partition_keys(device, number, attr.pkey_tbl_len),
         gids: gids(device, number, attr.gid_tbl_len)?,
     })

@@ -82,7 +82,8 @@ pub(crate) struct PortAttr {
     pub(crate) lid: u16,
     pub(crate) unused_subnet: [u8; 10],
     pub(crate) link_layer: u8,
-    pub(crate) unused_at_end: [u8; 5],
+    pub(crate) flags: u8,
+    pub(crate) unused_at_end: [u8; 4],
 }
 
 /// `union ibv_gid`: 16 bytes as on the wire. The union is aligned to 8.
@@ -313,6 +314,7 @@ constants! {
     PORT_INIT = IBV_PORT_INIT = 2;
     PORT_ARMED = IBV_PORT_ARMED = 3;
     PORT_ACTIVE = IBV_PORT_ACTIVE = 4;
+    PORT_GRH_REQUIRED = IBV_QPF_GRH_REQUIRED = 1;
     LINK_ETHERNET = IBV_LINK_LAYER_ETHERNET = 2;
     GID_ROCE_V1 = IBV_GID_TYPE_ROCE_V1 = 1;
     GID_ROCE_V2 = IBV_GID_TYPE_ROCE_V2 = 2;
