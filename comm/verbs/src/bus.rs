@@ -1,6 +1,7 @@
 //! Where a device that is no NIC sits on the machine's bus: NICs near it are better.
 
 use super::settings::VerbsSettings;
+use std::ffi::OsString;
 use std::path::Path;
 
 impl VerbsSettings {
@@ -22,6 +23,19 @@ impl VerbsSettings {
         self.near = self.near.or_else(|| link.canonicalize().ok());
         self
     }
+}
+
+/// Whether two devices, by their directories below `/sys/devices`, have a bridge in common: what one
+/// sends to the other need not cross a processor.
+pub(super) fn share_a_bridge(one: &Path, other: &Path) -> bool {
+    let below_processor = |path: &Path| -> Vec<OsString> {
+        let names = path.components().map(|name| name.as_os_str().to_owned());
+        names.skip_while(|name| !name.to_string_lossy().starts_with("pci")).collect()
+    };
+    let (one, other) = (below_processor(one), below_processor(other));
+    let shared = one.iter().zip(&other).take_while(|(one, other)| one == other).count();
+    // The processor's own, and one more.
+    shared >= 2
 }
 
 #[cfg(test)]
@@ -92,6 +106,16 @@ mod tests {
                 "fake2"
             );
         }
+    }
+
+    #[test]
+    fn devices_below_one_switch_share_a_bridge_and_those_of_one_processor_need_not() {
+        let machine = Machine::new();
+        let near = VerbsSettings::default().near_device_of(machine.root.path(), "0000:1b:00.0");
+        let gpu = near.near.expect("it is there");
+        let shares = machine.nics.iter().map(|nic| nic.path.as_ref().expect("a place"));
+        let shares: Vec<bool> = shares.map(|nic| share_a_bridge(&gpu, nic)).collect();
+        assert_eq!(shares, [true, false, false]);
     }
 
     #[test]

@@ -2,13 +2,15 @@
 
 use super::nic::{Device, Endpoint, Gid, GidKind, LinkLayer, Port, PortState};
 use super::settings::VerbsSettings;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a rank uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Choice {
     pub device: String,
+    /// Its directory below `/sys/devices`, where that is known.
+    pub path: Option<PathBuf>,
     /// Its place among the devices of the machine: ranks of one local index should have the same.
     pub rail: usize,
     pub port: Port,
@@ -116,6 +118,7 @@ fn usable(
             Ok((gid, partition_index)) => {
                 return Ok(Choice {
                     device: device.name.clone(),
+                    path: device.path.clone(),
                     rail,
                     port: port.clone(),
                     gid,

@@ -49,5 +49,5 @@ pub use endpoint_info::info_again;
 pub use header::header_again;
 pub use memory_node::memory_node;
 pub use network::VerbsNetwork;
-pub use rails::{NUM_SLOTS as SLOTS_OF_RAILS, VerbsRails, kernels};
+pub use rails::{NUM_SLOTS as SLOTS_OF_RAILS, VerbsRails, keeps_a_core, kernels};
 pub use settings::{Signal, VerbsSettings};

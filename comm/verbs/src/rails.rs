@@ -54,7 +54,7 @@ use headlong_device::cuda::{
 use page::Page;
 use proxy::{Leg, Patience, Peer, Proxy, ProxyNic, REQUESTS_PER_STRIP, Shared, Slots};
 use read_back::ReadBack;
-use slots::SlotMemory;
+use slots::{SlotMemory, Wanted};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -82,8 +82,14 @@ const RECEIVES: usize = NUM_SLOTS + 2;
 /// Requests of a peer's that are on their way: strips of each slot, and a goodbye.
 const SENDS: usize = (NUM_SLOTS + 2) * REQUESTS_PER_STRIP;
 
-/// A rank with so many cores has one for its proxy, after what reads, computes and enqueues.
+/// A rank with so many cores leaves one to its proxy.
 const CORES_WITH_PROXY: usize = 4;
+
+/// Whether the thread that serves the NIC has a core of its own where a rank has so many: other
+/// threads need that one less.
+pub fn keeps_a_core(cores_of_rank: usize) -> bool {
+    cores_of_rank >= CORES_WITH_PROXY
+}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -114,14 +120,13 @@ pub struct VerbsRails {
 }
 
 impl VerbsRails {
-    /// Over these NICs. Where a rank has four cores or more, the thread that serves the NIC keeps
-    /// one while there are exchanges; else it offers its core to others.
+    /// Over these NICs, for a rank with so many cores: see [`keeps_a_core`].
     pub fn new(provider: Arc<dyn Provider>, settings: VerbsSettings, cores_of_rank: usize) -> Self {
         Self { provider, settings, cores: cores_of_rank }
     }
 
     fn patience(&self) -> Patience {
-        match self.cores >= CORES_WITH_PROXY {
+        match keeps_a_core(self.cores) {
             true => Patience::OWN_CORE,
             false => Patience::SHARED_CORE,
         }
@@ -133,6 +138,7 @@ impl VerbsRails {
 /// Note: fields end in this order: the proxy and its queue pairs, what the NIC may use, the memory
 /// itself.
 struct Rail {
+    name: String,
     proxy: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
     slots: SlotMemory,
@@ -165,14 +171,15 @@ fn near(device: &CudaDevice, settings: &VerbsSettings) -> VerbsSettings {
     }
 }
 
+/// Note: fields end in this order: connections before the slots.
 struct Opened {
+    pairs: Vec<Box<dyn QueuePair>>,
+    read_back: Option<ReadBack>,
+    queue: Arc<dyn CompletionQueue>,
+    slots: SlotMemory,
     nic: Arc<dyn Nic>,
     choice: Choice,
-    queue: Arc<dyn CompletionQueue>,
-    pairs: Vec<Box<dyn QueuePair>>,
-    /// Leads back to this rank, where the slots are a device's memory.
-    own: Option<Box<dyn QueuePair>>,
-    slots: SlotMemory,
+    first_packet: u32,
     page: Page,
     ranks: DeviceMemory,
 }
@@ -186,13 +193,20 @@ fn open(
 ) -> Result<Opened, String> {
     let choice = available(provider, settings, local_index)?;
     let nic = provider.open(&choice.device).map_err(text)?;
-    // SAFETY: the queue pairs end before the slots (the order of fields of `Rail`). Of these the
-    // first half is written by kernels that wait for the delivery of what was sent from there, the
-    // second half by peers alone.
-    let slots =
-        unsafe { SlotMemory::new(cuda, &*nic, settings.gpudirect, 2 * NUM_SLOTS * slot_bytes) }?;
-    let depth = ((peers.len() + 1) * (SENDS + RECEIVES)) as u32;
-    let queue = nic.completion_queue(depth).map_err(text)?;
+    let first_packet = getrandom::u32().unwrap_or(1) & 0x00ff_ffff;
+    let wanted = Wanted {
+        device: cuda,
+        nic: &*nic,
+        settings,
+        choice: &choice,
+        first_packet,
+        bytes: 2 * NUM_SLOTS * slot_bytes,
+        depth: ((peers.len() + 1) * (SENDS + RECEIVES)) as u32,
+    };
+    // SAFETY: the queue pairs end before the slots (the order of fields of `Opened` and `Rail`). Of
+    // these the first half is written by kernels that wait for the delivery of what was sent from
+    // there, the second half by peers alone.
+    let (slots, queue, read_back) = unsafe { wanted.serve() }?;
     let initial = connection(settings, &choice, choice.port.mtu);
     let pair = || -> NicResult<Box<dyn QueuePair>> {
         let mut pair = nic.queue_pair(&queue_pair_options(&queue))?;
@@ -201,12 +215,11 @@ fn open(
         Ok(pair)
     };
     let pairs = peers.iter().map(|_| pair()).collect::<NicResult<_>>().map_err(text)?;
-    let own = slots.is_of_device().then(pair).transpose().map_err(text)?;
     let words: Vec<u8> = peers.iter().flat_map(|rank| (rank.0 as u32).to_ne_bytes()).collect();
     let ranks = DeviceMemory::new(cuda, "peers of the rail", words.len()).map_err(text)?;
     ranks.write(0, &words).map_err(text)?;
     let page = Page::new(cuda, peers.len())?;
-    Ok(Opened { nic, choice, queue, pairs, own, slots, page, ranks })
+    Ok(Opened { pairs, read_back, queue, slots, nic, choice, first_packet, page, ranks })
 }
 
 fn queue_pair_options(queue: &Arc<dyn CompletionQueue>) -> QueuePairOptions<'_> {
@@ -226,24 +239,11 @@ fn connection(settings: &VerbsSettings, choice: &Choice, mtu: u32) -> QueuePairS
 }
 
 impl Opened {
-    fn read_back(
-        &mut self,
-        settings: &VerbsSettings,
-        first_packet: u32,
-    ) -> Result<Option<ReadBack>, String> {
-        let Some(mut pair) = self.own.take() else { return Ok(None) };
-        let end = self.choice.endpoint(pair.number(), first_packet);
-        let with = connection(settings, &self.choice, self.choice.port.mtu);
-        pair.ready_to_receive(&with, &end).map_err(text)?;
-        pair.ready_to_send(&with, first_packet).map_err(text)?;
-        ReadBack::new(&*self.nic, pair, &*self.slots.region).map(Some).map_err(text)
-    }
-
     fn connect(
         &mut self,
         settings: &VerbsSettings,
         peers: &[Rank],
-        (infos, first_packet): (&[u64], u32),
+        infos: &[u64],
     ) -> Result<Vec<Peer>, String> {
         let pairs = std::mem::take(&mut self.pairs);
         let connected = pairs.into_iter().zip(peers).map(|(mut pair, &rank)| {
@@ -251,7 +251,7 @@ impl Opened {
                 .map_err(|reason| format!("{rank}: {reason}"))?;
             let with = connection(settings, &self.choice, way.mtu);
             pair.ready_to_receive(&with, &way.endpoint).map_err(text)?;
-            pair.ready_to_send(&with, first_packet).map_err(text)?;
+            pair.ready_to_send(&with, self.first_packet).map_err(text)?;
             let slots = way.memory;
             Ok(Peer { rank, pair, slots, on_the_way: VecDeque::with_capacity(NUM_SLOTS + 2) })
         });
@@ -297,11 +297,10 @@ impl ConnectRails for VerbsRails {
             open(cuda.device(), &*self.provider, &settings, me, slot_bytes)
         });
         let mut opened = communicator.agree("rails over NICs", opened)?;
-        let first_packet = getrandom::u32().unwrap_or(1) & 0x00ff_ffff;
         let mut mine = vec![0_u64; WAY_WORDS * communicator.num_ranks()];
         for (&rank, pair) in peers.iter().zip(&opened.pairs) {
             let way = Way {
-                endpoint: opened.choice.endpoint(pair.number(), first_packet),
+                endpoint: opened.choice.endpoint(pair.number(), opened.first_packet),
                 memory: opened.slots.region.remote(NUM_SLOTS * slot_bytes),
                 mtu: opened.choice.port.mtu,
             };
@@ -312,10 +311,11 @@ impl ConnectRails for VerbsRails {
         let sealed = communicator.sealed();
         communicator.all_to_all(&mine, &mut theirs)?;
         drop(sealed);
-        let connected = opened
-            .connect(&settings, &peers, (&theirs, first_packet))
-            .and_then(|connected| Ok((connected, opened.read_back(&settings, first_packet)?)));
-        let (connected, read_back) = communicator.agree("rails over NICs", connected)?;
+        let connected = opened.connect(&settings, &peers, &theirs);
+        let connected = communicator.agree("rails over NICs", connected)?;
+        let mut by_device = [f32::from(u8::from(opened.slots.is_of_device()))];
+        communicator.all_reduce(&mut by_device)?;
+        let name = opened.slots.name(by_device[0] as usize, communicator.num_ranks());
         let shared = Arc::new(Shared::new(opened.page));
         let slots = Slots {
             address: opened.slots.region.address(),
@@ -324,15 +324,20 @@ impl ConnectRails for VerbsRails {
             num_slots: NUM_SLOTS,
         };
         let nic = ProxyNic {
-            read_back,
+            read_back: opened.read_back,
             queue: opened.queue,
             nic: opened.nic,
-            watch: Watch::new(opened.choice.port.number, settings.gives_up_after()),
+            // The device's own wait must not end first.
+            watch: Watch::new(
+                opened.choice.port.number,
+                settings.gives_up_after().min(communicator.options().deadline / 2),
+            ),
         };
         let proxy = Proxy::new(Arc::clone(&shared), connected, slots, nic);
-        let thread = start(proxy, self.patience(), communicator.transport()).map_err(text);
-        let thread = communicator.agree("the rail's proxy", thread)?;
-        Ok(Box::new(Rail {
+        let thread = start(proxy, self.patience(), communicator.transport());
+        // Where another rank's has not started, this one's is stopped before the slots end.
+        let rail = thread.map(|thread| Rail {
+            name,
             proxy: Some(thread),
             shared,
             slots: opened.slots,
@@ -340,7 +345,8 @@ impl ConnectRails for VerbsRails {
             ranks: peers,
             slot_bytes,
             deadline: communicator.options().deadline,
-        }))
+        });
+        Ok(Box::new(communicator.agree("the rail's proxy", rail.map_err(text))?))
     }
 }
 
@@ -355,6 +361,7 @@ impl Rail {
         let sends = &exchange.route.sends;
         let stride = sends.get(1).map_or(0, |hop| hop.offset);
         assert!(sends.iter().enumerate().all(|(strip, hop)| hop.offset == strip * stride));
+        assert!(sends.len() <= self.ranks.len(), "the page has room for a strip to each peer");
         let args = RailArgs {
             page: self.shared.page.at(),
             state: exchange.state,
@@ -394,7 +401,7 @@ impl Rail {
 
 impl Rails for Rail {
     fn name(&self) -> &str {
-        self.slots.name()
+        &self.name
     }
 
     fn num_slots(&self) -> usize {

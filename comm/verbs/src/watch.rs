@@ -60,3 +60,56 @@ impl Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Fabric, NetworkModel, roce_device};
+    use crate::nic::Provider as _;
+    use std::sync::Arc;
+
+    /// A NIC with two ports, of which the first is watched.
+    fn watched(patience: Duration) -> (Arc<Fabric>, Arc<dyn Nic>, Watch) {
+        let mut device = roce_device(0, 0);
+        let other = device.ports[0].clone();
+        device.ports.push(crate::nic::Port { number: 2, ..other });
+        let fabric = Fabric::new(1, NetworkModel::CALM, vec![vec![device]]);
+        let nic = fabric.provider(0).open("fake0").expect("a NIC");
+        (fabric, nic, Watch::new(1, patience))
+    }
+
+    #[test]
+    fn a_port_may_be_down_for_a_while_and_another_one_for_ever() {
+        let (fabric, nic, mut watch) = watched(Duration::from_millis(50));
+        fabric.port_down(0, "fake0", 2);
+        fabric.port_down(0, "fake0", 1);
+        assert_eq!(watch.look(&*nic), Ok(()));
+        std::thread::sleep(Duration::from_millis(60));
+        fabric.port_up(0, "fake0", 1);
+        assert_eq!(watch.look(&*nic), Ok(()), "it is back, however late that is seen");
+        fabric.port_down(0, "fake0", 1);
+        assert_eq!(watch.look(&*nic), Ok(()), "the time begins again");
+        std::thread::sleep(Duration::from_millis(60));
+        let error = watch.look(&*nic).expect_err("it stays down");
+        assert!(error.starts_with("fake0: port 1 is down, for 0.1 s now"), "{error}");
+    }
+
+    #[test]
+    fn a_port_that_carries_is_not_down_whatever_was_told() {
+        let (fabric, nic, mut watch) = watched(Duration::ZERO);
+        fabric.port_down(0, "fake0", 1);
+        watch.down_since = Some(Instant::now());
+        fabric.port_up(0, "fake0", 1);
+        while nic.event().expect("it lives").is_some() {}
+        assert_eq!(watch.look(&*nic), Ok(()));
+        assert_eq!(watch.down_since, None);
+    }
+
+    #[test]
+    fn what_no_one_can_mend_ends_it_at_once() {
+        let (fabric, nic, mut watch) = watched(Duration::from_secs(60));
+        fabric.port_down(0, "fake0", 1);
+        fabric.break_device(0, "fake0");
+        assert_eq!(watch.look(&*nic), Err("fake0: the device has failed".to_owned()));
+    }
+}

@@ -246,6 +246,38 @@ fn a_nic_that_breaks_while_no_device_works_is_named_on_all_ranks() {
 }
 
 #[test]
+fn a_port_that_comes_back_before_the_nic_gives_up_ends_nothing() {
+    if !has_devices(4) {
+        return;
+    }
+    let model = NetworkModel { retry: 1 << 40, ..NetworkModel::CALM };
+    let fabric = Fabric::rails(2, model, 2, 2);
+    on_rails(&fabric, &[2, 2], LONG, |communicator, stream| {
+        let collectives = communicator.attach_device(&stream).expect("attached");
+        let memory = upload(&stream, &[1.0; 300]);
+        for round in 1..=3 {
+            communicator.barrier().expect("all is well");
+            if communicator.rank() == Rank(3) {
+                fabric.port_down(1, "fake1", 1);
+            }
+            communicator.barrier().expect("all is well");
+            let begun = Instant::now();
+            collectives.all_reduce_f32(&stream, memory.ptr(), 300).expect("enqueued");
+            if communicator.rank() == Rank(3) {
+                std::thread::sleep(Duration::from_millis(200));
+                fabric.port_up(1, "fake1", 1);
+            }
+            finish(&*collectives, &stream).expect("all is well");
+            if [Rank(1), Rank(3)].contains(&communicator.rank()) {
+                assert!(begun.elapsed() >= Duration::from_millis(150), "nothing passes meanwhile");
+            }
+            assert_eq!(download(&memory), [4.0_f32.powi(round); 300]);
+        }
+        collectives.close().expect("closed");
+    });
+}
+
+#[test]
 fn a_rank_that_never_begins_an_exchange_is_named_at_the_deadline() {
     if !has_devices(4) {
         return;

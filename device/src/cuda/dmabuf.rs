@@ -19,7 +19,7 @@ pub struct DmabufMemory {
     descriptor: OwnedFd,
     start: DevicePtr,
     bytes: usize,
-    _memory: DeviceMemory,
+    memory: DeviceMemory,
 }
 
 impl DmabufMemory {
@@ -52,7 +52,7 @@ impl DmabufMemory {
         driver::check(code, || format!("describing {bytes} bytes of {device} as a dmabuf"))?;
         // SAFETY: opened just now, for this caller to close.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        Ok(Self { descriptor, start: DevicePtr(start), bytes, _memory: memory })
+        Ok(Self { descriptor, start: DevicePtr(start), bytes, memory })
     }
 
     /// Its first byte, at a page's start.
@@ -63,6 +63,13 @@ impl DmabufMemory {
     /// Its length.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Its first eight bytes, as the device has them now.
+    pub fn read_word(&self) -> Result<u64> {
+        let mut word = [0; 8];
+        self.memory.read((self.start.0 - self.memory.ptr().0) as usize, &mut word)?;
+        Ok(u64::from_ne_bytes(word))
     }
 
     /// The descriptor, whose memory begins with the first byte.

@@ -368,9 +368,15 @@ impl Config {
         self.train.sum_blocks.unwrap_or(self.run.ranks)
     }
 
-    /// Threads of this process over all its ranks: `run.threads`, else what cores it has.
+    /// Threads of this process over all its ranks: `run.threads`, else what cores it has, without
+    /// that of the thread which serves a NIC for a device.
     pub fn threads(&self) -> usize {
-        self.run.threads.unwrap_or_else(machine::cores_of_rank)
+        let has_rails =
+            self.run.device == DeviceChoice::Cuda && self.run.transport == TransportChoice::Verbs;
+        self.run.threads.unwrap_or_else(|| {
+            let cores = machine::cores_of_rank();
+            cores - usize::from(has_rails && headlong_verbs::keeps_a_core(cores))
+        })
     }
 
     /// The folder of the snapshots of a run that takes some: `checkpoint.snapshot_dir`, or that of

@@ -11,8 +11,8 @@
 //! 7. Receives are there before what needs them.
 //!
 //! Paths between processors keep 1, 2, 4, 5 and 7; the faults for 2 and for the first half of 5 are
-//! those of a path, in `tests/faults.rs`. Rails between devices keep 3, 5, 6 and 7
-//! (`rails/tests.rs`); their bytes and signal are one request, and they have no flags.
+//! those of a path, in `tests/faults.rs`. Rails between devices keep 1, 3, 5, 6 and 7
+//! (`rails/tests.rs`); they have no flags.
 
 /// A rule that NICs of a fabric break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The proxy: a thread that a rank's device drives. It waits for triggers, posts the chains of work
 //! requests that were built for them, and tells the device what has come and what has been
-//! delivered. It calls no CUDA function, and nothing of the system's while there is something to
-//! do.
+//! delivered. It calls no CUDA function, and nothing of the system's before it has looked in vain
+//! for a while ([`Patience`]).
 
 use super::page::{MOST_TRIGGERS, Page};
 use super::read_back::ReadBack;
@@ -17,16 +17,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A strip of more bytes is a write, and a second one of nothing that tells of it: networks that
-/// route adaptively keep the packets of a message with an immediate in order, and those of a plain
-/// write go whichever way is free.
+/// A strip of more bytes is a plain write, then an empty one with an immediate, which announces it:
+/// networks that route adaptively keep the packets of a message with an immediate in order, and
+/// those of a plain write go whichever way is free.
 pub(super) const MOST_BYTES_IN_ORDER: u32 = 8192;
+
+/// From the first system call on, the NIC is asked for events at every so-manieth look.
+const LOOKS_PER_EVENT: u32 = 256;
 
 /// Requests that a strip takes at most.
 pub(super) const REQUESTS_PER_STRIP: usize = 2;
 
-/// Looks in vain, one after another: before the proxy offers its core to others, and before it
-/// sleeps.
+/// How many looks in vain there are, one after another, before the proxy makes its first system
+/// call, which offers its core to others, and before it sleeps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     before_yielding: u32,
@@ -188,7 +191,13 @@ impl Proxy {
     pub(super) fn run(mut self, patience: Patience) {
         let mut idle = 0_u32;
         while !self.shared.stop.load(Ordering::Acquire) {
-            match self.look() {
+            let is_idle = idle >= patience.before_yielding;
+            // Nothing else tells of a device that has failed.
+            let is_well = match is_idle && idle.is_multiple_of(LOOKS_PER_EVENT) {
+                true => self.nic.watch.look(&*self.nic.nic),
+                false => Ok(()),
+            };
+            match is_well.and_then(|()| self.look()) {
                 Ok(true) => idle = 0,
                 Ok(false) if self.has_parted() => return,
                 Ok(false) => idle = idle.saturating_add(1),
@@ -201,16 +210,11 @@ impl Proxy {
                     break;
                 }
             }
-            if idle < patience.before_yielding {
+            if !is_idle {
                 std::hint::spin_loop();
             } else if idle < patience.before_sleeping {
                 std::thread::yield_now();
             } else {
-                // A failure of which nothing else tells: nothing is on its way.
-                if let Err(reason) = self.nic.watch.look(&*self.nic.nic) {
-                    self.shared.fail(reason);
-                    break;
-                }
                 std::thread::sleep(Duration::from_micros(20));
             }
         }

@@ -283,6 +283,8 @@ fn every_strip_arrives_in_two_slots_or_three_and_one_is_not_enough() {
 #[test]
 fn every_broken_rule_is_found_out() {
     let cases = [
+        (Fault::SignalFirst, false, "other bytes"),
+        (Fault::SignalElsewhere, false, "other bytes"),
         (Fault::SkipTheFlush, true, "other bytes"),
         (Fault::ReuseBeforeCompletion, false, "written before its completion"),
         (Fault::ForgetReceives, false, "stuck"),

@@ -232,7 +232,7 @@ impl Model {
             let failed = || exchange_failed("the devices' addresses");
             let ranks = self.communicator.attach_device_for(stream, sizes).map_err(failed())?;
             if self.communicator.rails().is_some() && ranks.rank().0 == 0 {
-                say(format_args!("devices exchange by {}", ranks.name()));
+                say(format_args!("devices exchange: {}", ranks.name()));
             }
             if by_node.is_some() && ranks.by_node().is_none() {
                 let setting = "comm.deduplicate = \"node\"";

@@ -1,6 +1,5 @@
 # Sourced: the benches of messages over both devices, every element verified. Their times say
 # nothing here.
-patient="--set comm.verbs.timeout=19 --deadline-s 60"
 benches() { # VERBS: of p2p
   for verb in $1; do
     check "bench p2p $verb" 90 \

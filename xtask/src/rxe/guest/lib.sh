@@ -23,3 +23,5 @@ wait_for_gid() {
   bad "$1 has no IPv4 identifier"; finish
 }
 finish() { echo "TESTS passed=$passed failed=$failed"; [ $failed = 0 ]; exit $?; }
+# For every bench: an emulated machine answers late.
+patient="--set comm.verbs.timeout=19 --deadline-s 60"

@@ -3,7 +3,6 @@
 # the same emulated machine. Nothing else is said by these times.
 . /test/lib.sh
 . /test/cable.sh
-. /test/bench.sh
 sizes="-b 1K -e 4M -f 8 -n 30 -w 5 -c every --ranks 2"
 for round in 1 2 3; do
   check "round $round: local, shm, tcp" 240 \
