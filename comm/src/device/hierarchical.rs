@@ -58,8 +58,8 @@ const STATE_BYTES: usize = 24;
 /// Where in it the last one is.
 const REFUSED: usize = 12;
 
-/// The kernels of strips, for builds ahead of time, and what copies a single part to all peers. Sums
-/// are those of [`super::peer::kernels`].
+/// The kernels of strips, for builds ahead of time, and what copies a single part to all peers.
+/// Sums are those of [`super::peer::kernels`].
 pub fn kernels() -> Vec<Build> {
     std::iter::once(launch::build()).chain(sum::builds(1)).collect()
 }

@@ -25,8 +25,8 @@ impl VerbsSettings {
     }
 }
 
-/// Whether two devices, by their directories below `/sys/devices`, have a bridge in common: what one
-/// sends to the other need not cross a processor.
+/// Whether two devices, by their directories below `/sys/devices`, have a bridge in common: what
+/// one sends to the other need not cross a processor.
 pub(super) fn share_a_bridge(one: &Path, other: &Path) -> bool {
     let below_processor = |path: &Path| -> Vec<OsString> {
         let names = path.components().map(|name| name.as_os_str().to_owned());

@@ -12,6 +12,13 @@ pub(super) const GIVEN_BACK: usize = 128;
 /// Where answers of atomics go; they are not read.
 pub(super) const ANSWER: usize = 256;
 
+impl VerbsSettings {
+    /// Bytes of memory that a rank locks for messages to and from so many peers.
+    pub fn locked_bytes(&self, peers: usize) -> usize {
+        peers * (Layout::new(self, 0).bytes() + FLAG_BYTES)
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     pub(super) slots: usize,

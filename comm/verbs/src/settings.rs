@@ -1,6 +1,5 @@
 //! How this transport is set up. All ranks have the same settings, except for `near` and `devices`.
 
-use super::layout::{FLAG_BYTES, Layout};
 use headlong_comm::Feature;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -96,11 +95,6 @@ impl VerbsSettings {
         between("comm.verbs.retries", self.retries.into(), 0, 7)?;
         between("comm.verbs.slots", self.slots, 2, 64)?;
         between("comm.verbs.slot_bytes", self.slot_bytes, 64, 1 << 30)
-    }
-
-    /// Bytes of memory that a rank locks for messages to and from so many peers.
-    pub fn locked_bytes(&self, peers: usize) -> usize {
-        peers * (Layout::new(self, 0).bytes() + FLAG_BYTES)
     }
 
     /// How long a NIC tries before it gives a peer up: four times the timeout at most, for each

@@ -65,7 +65,6 @@ impl Watch {
 mod tests {
     use super::*;
     use crate::fake::{Fabric, NetworkModel, roce_device};
-    use crate::nic::Provider as _;
     use std::sync::Arc;
 
     /// A NIC with two ports, of which the first is watched.

@@ -307,8 +307,8 @@ fn asked_of_owners(table: &SlotTable, shares: f64, sharing: &Sharing) -> (Count,
 
 /// What devices of several nodes need besides their slots, of `block` bytes each, to fill strips
 /// for other nodes, or to sum: strips on both sides, for NICs in several slots unless these lie in
-/// the host's memory, and what NCCL brings from peers of the node where it carries there, too. Else,
-/// what it brings of sums that ranks make themselves.
+/// the host's memory, and what NCCL brings from peers of the node where it carries there, too.
+/// Else, what it brings of sums that ranks make themselves.
 fn strip_bytes(config: &Config, sharing: &Sharing, block: Count, sums: &Sums) -> Count {
     let (ranks, each) = (sharing.ranks, sharing.ranks.div_ceil(sharing.nodes));
     let topology = Topology::with_ranks_per_node(ranks, each);

@@ -15,15 +15,6 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// What a NIC allows, until [`Fabric::limit`] says otherwise.
-pub(super) const LIMITS: Limits = Limits {
-    work_requests: 4096,
-    segments: 16,
-    completions: 1 << 16,
-    shared_receives: 1 << 14,
-    reads: 16,
-    atomics: true,
-};
 /// Bytes of an inline send, at most.
 const INLINE: u32 = 220;
 

@@ -5,13 +5,22 @@ use super::super::nic::{
     Receive, Request, Segment, Status,
 };
 use super::memory::Regions;
-use super::nic::LIMITS;
 use super::pair::{Flight, Pair, Phase};
 use super::{Fault, NetworkModel};
 use headlong_comm::testing::sim::Random;
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// What a NIC allows, until [`Fabric::limit`] says otherwise.
+const LIMITS: Limits = Limits {
+    work_requests: 4096,
+    segments: 16,
+    completions: 1 << 16,
+    shared_receives: 1 << 14,
+    reads: 16,
+    atomics: true,
+};
 
 /// Everything, under one lock.
 pub(super) struct State {

@@ -77,9 +77,9 @@ impl ReadBack {
         match [read, found] == [PATTERN; 2] {
             true => Ok(()),
             false => Err(format!(
-                "a trial wrote {PATTERN:#x} into the device's memory through the NIC, read {read:#x} \
-                 back, and the device has {found:#x}: an IOMMU, or access control of the PCIe \
-                 bridges, may be in the way"
+                "a trial wrote {PATTERN:#x} into the device's memory through the NIC, read \
+                 {read:#x} back, and the device has {found:#x}: an IOMMU, or access control of \
+                 the PCIe bridges, may be in the way"
             )),
         }
     }
