@@ -424,7 +424,8 @@ fn strips_for_nics_lie_on_the_device_unless_the_host_is_asked_for() {
         config.run.device = DeviceChoice::Cuda;
         let here = machine_with_devices();
         let rows = config.table_rows(None).unwrap();
-        Plan::new(&config, &facts(&rows, &here))
+        let two_machines = Facts { nodes: 2, ..facts(&rows, &here) };
+        Plan::new(&config, &two_machines)
     };
     let exchange = |settings: &[&str]| plan(settings).memory.exchange_bytes.get();
     let nccl = exchange(&[]);
@@ -450,7 +451,7 @@ fn queue_pairs_and_what_they_lock_are_counted_where_there_are_nodes() {
     let (pairs, locked, text) = network(&["run.ranks=8", "comm.ranks_per_node=2"]);
     // Three slots each way, with headers.
     assert_eq!((pairs, locked), (6, 6 * (6 * ((256 << 10) + 64) + 384)));
-    assert!(text.contains("6 queue pairs, 9.0 MiB of locked memory"), "{text}");
+    assert!(text.contains("6 queue pairs, 9.00 MiB of locked memory"), "{text}");
     let large = network(&["run.ranks=128", "comm.ranks_per_node=8"]);
     assert_eq!(large.0, 15, "those of its rail");
 }

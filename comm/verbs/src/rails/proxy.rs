@@ -13,7 +13,7 @@ use crate::watch::Watch;
 use headlong_comm::readable::text;
 use headlong_comm::topology::Rank;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,7 +57,6 @@ pub(super) struct Shared {
     pub(super) page: Page,
     /// The operations that have been enqueued so far: a trigger names one by its place.
     operations: Mutex<Vec<Vec<Leg>>>,
-    num_operations: AtomicU64,
     failure: Mutex<Option<String>>,
     stop: AtomicBool,
     /// Set when no exchange will follow: the proxy says goodbye, and ends when it has heard all
@@ -74,7 +73,6 @@ impl Shared {
         Self {
             page,
             operations: Mutex::default(),
-            num_operations: AtomicU64::new(0),
             failure: Mutex::default(),
             stop: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -86,7 +84,6 @@ impl Shared {
         let known = operations.iter().position(|known| known.iter().copied().eq(legs.clone()));
         let number = known.unwrap_or_else(|| {
             operations.push(legs.collect());
-            self.num_operations.store(operations.len() as u64, Ordering::Release);
             operations.len() - 1
         });
         number as u32
@@ -230,7 +227,6 @@ impl Proxy {
         // read after them, one that is pulled in between would come after the goodbye, and peers
         // would wait for another number.
         let is_closing = self.shared.closing.load(Ordering::Acquire);
-        self.learn_operations()?;
         let posted = self.answer_trigger()?;
         let completed = self.take_completions()?;
         if let Some(read_back) = &mut self.nic.read_back {
@@ -242,11 +238,9 @@ impl Proxy {
         Ok(posted || completed)
     }
 
-    /// Builds the chains of operations that the host has enqueued for the first time.
+    /// Builds the chains of operations that the host has enqueued for the first time. Once a trigger
+    /// names one, the host has told of it.
     fn learn_operations(&mut self) -> Result<(), String> {
-        if self.shared.num_operations.load(Ordering::Acquire) as usize == self.departures.len() {
-            return Ok(());
-        }
         let shared = Arc::clone(&self.shared);
         let operations = lock(&shared.operations);
         for legs in &operations[self.departures.len()..] {
@@ -289,6 +283,9 @@ impl Proxy {
     fn answer_trigger(&mut self) -> Result<bool, String> {
         let Some(trigger) = self.shared.page.trigger(self.next) else { return Ok(false) };
         let sequence = self.next;
+        if trigger.operation >= self.departures.len() {
+            self.learn_operations()?;
+        }
         let slots = self.departures.get(trigger.operation);
         let departures = slots.and_then(|slots| slots.get(trigger.slot)).ok_or_else(|| {
             format!("exchange number {sequence} has a trigger for nothing: {trigger:?}")
