@@ -99,6 +99,11 @@ impl OneFile {
         Ok(Self { path: path.to_owned(), header, num_samples, first_byte, ends, bytes })
     }
 
+    fn samples_of(&self, block: u64) -> usize {
+        let per_block = u64::from(self.header.samples_per_block);
+        (self.num_samples - block * per_block).min(per_block) as usize
+    }
+
     fn block_bytes(&self, block: u64) -> Range<u64> {
         let block = block as usize;
         let start = if block == 0 { self.first_byte } else { self.ends[block - 1] };
@@ -216,6 +221,8 @@ struct Piece {
     file: usize,
     block: u64,
     wanted: Range<usize>,
+    /// The piece before is a part of the same block, which is read once for both.
+    continues: bool,
 }
 
 fn pieces(
@@ -223,14 +230,23 @@ fn pieces(
     files: Arc<[OneFile]>,
     starts: Arc<[u64]>,
 ) -> impl Iterator<Item = Piece> + Send {
-    cut(ranges.into_iter(), starts).flat_map(move |(file, samples)| {
+    let parts = Arc::clone(&files);
+    let all = cut(ranges.into_iter(), starts).flat_map(move |(file, samples)| {
         let per_block = u64::from(files[file].header.samples_per_block);
         (samples.start / per_block..samples.end.div_ceil(per_block)).map(move |block| {
             let first = block * per_block;
             let wanted =
                 samples.start.max(first) - first..samples.end.min(first + per_block) - first;
-            Piece { file, block, wanted: wanted.start as usize..wanted.end as usize }
+            let wanted = wanted.start as usize..wanted.end as usize;
+            Piece { file, block, wanted, continues: false }
         })
+    });
+    all.scan(None, move |part_before, piece| {
+        let at = (piece.file, piece.block);
+        let continues = *part_before == Some(at);
+        let is_whole = piece.wanted == (0..parts[piece.file].samples_of(piece.block));
+        *part_before = (!is_whole).then_some(at);
+        Some(Piece { continues: continues && !is_whole, ..piece })
     })
 }
 
@@ -245,7 +261,7 @@ impl Source for HeadlongSource {
         let paths: Vec<_> = self.files.iter().map(|file| file.path.clone()).collect();
         let disk = DiskFiles::open(&paths, options.direct)?;
         let files = Arc::clone(&self.files);
-        let segments = all().map(move |piece| Segment {
+        let segments = all().filter(|piece| !piece.continues).map(move |piece| Segment {
             file: piece.file,
             bytes: files[piece.file].block_bytes(piece.block),
         });
@@ -273,14 +289,19 @@ impl HeadlongStream {
         self.blocks.next()?.ok_or(ReaderError::Stopped { thread: "disk" })
     }
 
+    /// What is wanted of the block that was decoded last.
+    fn take(&self, piece: &Piece, samples: &mut Samples) {
+        let schema = &self.files[piece.file].header.schema;
+        samples.clear(schema);
+        samples.extend_from(&self.whole, piece.wanted.clone(), schema);
+    }
+
     fn decode(&mut self, piece: &Piece, samples: &mut Samples) -> Result<()> {
-        let file = &self.files[piece.file];
-        let range = file.block_bytes(piece.block);
-        let length = (range.end - range.start) as usize;
-        let per_block = u64::from(file.header.samples_per_block);
-        let count = (file.num_samples - piece.block * per_block).min(per_block) as usize;
         let files = Arc::clone(&self.files);
         let file = &files[piece.file];
+        let range = file.block_bytes(piece.block);
+        let length = (range.end - range.start) as usize;
+        let count = file.samples_of(piece.block);
         let first = self.next_read()?;
         let whole = piece.wanted == (0..count);
         let mut into = std::mem::take(if whole { samples } else { &mut self.whole });
@@ -299,11 +320,10 @@ impl HeadlongStream {
         if whole {
             *samples = into;
         } else {
-            if decoded.is_ok() {
-                samples.clear(&file.header.schema);
-                samples.extend_from(&into, piece.wanted.clone(), &file.header.schema);
-            }
             self.whole = into;
+            if decoded.is_ok() {
+                self.take(piece, samples);
+            }
         }
         decoded
     }
@@ -316,7 +336,10 @@ impl SampleStream for HeadlongStream {
             while self.blocks.next()?.is_some() {}
             return Ok(false);
         };
-        self.decode(&piece, samples)?;
+        match piece.continues {
+            true => self.take(&piece, samples),
+            false => self.decode(&piece, samples)?,
+        }
         Ok(true)
     }
 

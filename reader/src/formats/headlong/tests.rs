@@ -4,7 +4,7 @@ use crate::formats::testing;
 use std::path::PathBuf;
 
 use crate::disk::DiskOptions;
-use crate::formats::Sink;
+use crate::formats::{Sink, Source as _};
 use crate::hashing::{MISSING_ID, fmix64};
 use crate::samples::{DenseKind, DenseValues, Hotness, Samples};
 use crate::{ReaderError, Result};
@@ -97,6 +97,34 @@ fn what_is_written_is_read_again_in_any_order() {
         assert!(read_ranges(&paths, ranges).unwrap() == wanted);
         assert_eq!(HeadlongSource::open(&paths).unwrap().header(), &header);
     }
+}
+
+#[test]
+fn a_block_of_which_parts_are_wanted_one_after_another_is_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let header = header(&[Hotness::Fixed(1), Hotness::Varying], DenseKind::Integers);
+    write(&path, &header, &samples(&header, 450, 3));
+    let source = HeadlongSource::open(std::slice::from_ref(&path)).unwrap();
+    let bytes_read = |ranges: Vec<std::ops::Range<u64>>| {
+        let options = DiskOptions::default();
+        let mut stream = source.read(Box::new(ranges.into_iter()), &options).unwrap();
+        let (mut some, mut count) = (Samples::default(), 0);
+        while stream.next(&mut some).unwrap() {
+            count += some.num_samples;
+        }
+        (count, stream.bytes_read())
+    };
+    let (count, once) = bytes_read(std::iter::once(0..450).collect());
+    assert_eq!(count, 450);
+    // Slices of batches, and a block that comes again later.
+    let slices = (0..450).step_by(20).map(|first| first..first + 10).collect();
+    let (count, of_slices) = bytes_read(slices);
+    assert!(count == 230 && of_slices <= once, "{count} samples, {of_slices} of {once} bytes");
+    let wanted = vec![10..20, 20..30, 0..100, 0..100, 5..6, 105..110, 5..6];
+    assert_eq!(read_ranges(&[path], wanted).unwrap().num_samples, 227);
+    let (two, three) = (vec![0..1, 100..101], vec![0..1, 100..101, 0..1]);
+    assert!(bytes_read(three).1 > bytes_read(two).1, "it is not kept for longer");
 }
 
 #[test]
