@@ -278,10 +278,12 @@ impl Plan {
             .device
             .as_ref()
             .map(|device| DevicePlan::new(device, &memory, config.run.ranks));
+        let network = NetworkPlan::new(config, facts.nodes, on_device.is_some());
+        let locked = network.filter(|network| network.locks).map(|network| network.locked_bytes);
         let bytes_per_rank = match on_device {
             Some(_) => memory.next_to_a_device(),
             None => memory.total(),
-        };
+        } + Count::from(locked.unwrap_or(0));
         let ranks_here = facts.ranks_here.unwrap_or(config.run.ranks);
         let plan = Self {
             embedding_parameters: embedding_parameters(config, &tables),
@@ -292,7 +294,7 @@ impl Plan {
             top_input_width: config.top_input_width(),
             samples_per_step: config.samples_per_step(),
             exchange_bytes_per_step: facts.split.map(ExchangePlan::of).unwrap_or_default(),
-            network: NetworkPlan::new(config, facts.nodes).filter(|_| on_device.is_none()),
+            network,
             dense_optimizer: DenseOptimizerPlan::new(config, on_device.is_some()),
             eval_ranks: EvalRanksPlan::new(config, facts),
             snapshots: SnapshotPlan::new(config, &tables, dense_parameters, facts.nodes),

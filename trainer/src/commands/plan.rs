@@ -106,21 +106,33 @@ pub fn run(arguments: &PlanArguments, registry: &Registry) -> Result<()> {
     let resumed = find_checkpoint(&config, &options, false)?;
     let launch = launch_of_several();
     let (machine, device_note) = machine(&config)?;
+    let topology = local_topology(&config);
+    let nodes = 0..topology.num_nodes();
+    // Nodes are machines here, and this is one of them.
+    let on_machines = launch.is_none() && nodes.len() > 1;
+    let largest = nodes.map(|node| topology.node_size(node)).max().filter(|_| on_machines);
     let place = Place {
         machine: &machine,
         ranks_here: launch
             .as_ref()
             .and_then(|launch| launch.local_size)
-            .map(|ranks| ranks.min(config.run.ranks)),
+            .map(|ranks| ranks.min(config.run.ranks))
+            .or(largest),
         evaluating_here: None,
-        separate: launch.is_some() || in_processes(&config),
+        separate: launch.is_some() || in_processes(&config) || on_machines,
         registry,
     };
-    let topology = local_topology(&config);
     let of_run =
         OfRun { resumed: resumed.as_ref(), topology: &topology, data_rows: arguments.data_rows };
     let mut planned = Planned::new(&config, &place, &of_run)?;
     planned.notes.insert_str(0, &device_note);
+    if let Some(ranks) = largest {
+        planned.notes.push_str(&format!(
+            "nodes: {} machines like this one, of up to {ranks} processes each \
+             (comm.ranks_per_node)\n",
+            topology.num_nodes()
+        ));
+    }
     if launch.is_none() && in_processes(&config) {
         let RunConfig { transport, ranks, .. } = &config.run;
         planned.notes.push_str(&format!(

@@ -112,9 +112,14 @@ pub fn stopped(step: u64, saved: Option<&Path>, is_single_process: bool) -> Stri
     format!(" at step {step}: checkpoint {} saved; continue with{how}", folder.display())
 }
 
-/// What is lost of a run that ends at `step` without a checkpoint of it.
-pub fn lost(step: u64, saved_at: Option<u64>) -> String {
-    let saved_at = saved_at.map_or("nothing".to_owned(), |step| format!("step {}", count(step)));
+/// What is lost of a run that ends at `step` without a checkpoint of it: the steps of the last
+/// checkpoint and of the last snapshot are known.
+pub fn lost(step: u64, (checkpoint, snapshot): (Option<u64>, Option<u64>)) -> String {
+    let saved_at = match checkpoint.max(snapshot) {
+        None => "nothing".to_owned(),
+        Some(step) if checkpoint == Some(step) => format!("step {}", count(step)),
+        Some(step) => format!("step {}, a snapshot", count(step)),
+    };
     format!("step {} was not saved; the last that this run has saved: {saved_at}", count(step))
 }
 

@@ -434,7 +434,8 @@ impl Run<'_> {
     fn say_what_is_lost(&mut self) -> Result<()> {
         match self.session.steps() {
             step if step > 0 && self.is_unsaved() => {
-                self.reporter.warning(&remarks::lost(step, self.saved_at), Map::new())
+                let saved = (self.saved_at, self.snapshots.last);
+                self.reporter.warning(&remarks::lost(step, saved), Map::new())
             }
             _ => Ok(()),
         }

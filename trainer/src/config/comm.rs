@@ -14,9 +14,8 @@ use std::time::Duration;
 settings! {
     /// How ranks exchange what the tables need.
     pub struct CommConfig ["comm"] {
-        /// Ranks of one node where ranks are threads; 0: all on one node.
-        ///
-        /// Processes know their nodes.
+        /// Ranks of one node; 0: threads of a process are all on one, processes on that of their
+        /// machine. A plan takes nodes for machines.
         pub ranks_per_node: usize,
         /// How vectors travel between nodes: "auto", "flat" or "hierarchical"; changes no result.
         pub exchange: AllToAll = AllToAll::Auto,

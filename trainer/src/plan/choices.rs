@@ -219,7 +219,7 @@ fn carrier(asked: TransportChoice, between: Between) -> (&'static str, &'static 
         Between::Nccl if asked == TransportChoice::Nccl => ("NCCL", "run.transport is \"nccl\""),
         Between::Nccl => ("NCCL", "it joins all ranks of several nodes"),
         Between::MemoryAndNccl => {
-            ("peer memory in nodes, NCCL between", "run.transport names no other way")
+            ("peer memory in nodes, NCCL between", "run.transport is not \"verbs\"")
         }
         Between::Memory => ("peer memory", "ranks are on one machine (NCCL where it has none)"),
     }

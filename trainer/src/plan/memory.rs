@@ -104,7 +104,8 @@ pub(super) fn of_rank(
 
 /// What connections take where each rank is a process: of rank 0, which has most.
 fn network_bytes(config: &Config, sharing: &Sharing) -> Count {
-    let network = NetworkPlan::new(config, sharing.nodes).filter(|_| sharing.separate);
+    let network = NetworkPlan::new(config, sharing.nodes, sharing.on_device);
+    let network = network.filter(|_| sharing.separate);
     network.map_or(Count::ZERO, |network| Count::from(network.bytes_of_rank_0))
 }
 

@@ -1,9 +1,9 @@
 //! What a rank takes of a network where ranks are processes that TCP joins.
 
 use super::dense_parameters;
-use crate::config::{Config, IdsChoice};
+use crate::config::{Config, IdsChoice, TransportChoice};
 use crate::iteration::model::SUM_PIECE;
-use crate::report::{bytes, count};
+use crate::report::{bytes, count, some};
 use headlong_comm::demand::{Demand, StepExchanges};
 use headlong_comm::{Rank, Topology};
 use serde::Serialize;
@@ -18,18 +18,22 @@ pub struct NetworkPlan {
     /// Bytes of memory that connections and the table of all ranks take.
     pub bytes: usize,
     pub bytes_of_rank_0: usize,
-    /// Where NICs join nodes: ranks that each reaches so, and the memory that it locks for them.
+    /// Where NICs join nodes, or are asked for inside of one: the most ranks that one reaches so,
+    /// and the memory that it locks for them.
     pub queue_pairs: usize,
     pub locked_bytes: usize,
+    /// Whether NICs are asked for: then this memory counts.
+    pub locks: bool,
     /// Messages that a rank sends in a step, ids exchanged unless `comm.ids` is "known". Sums of
-    /// more than a MiB are done in pieces, which are counted for the dense network.
-    pub messages_per_step: usize,
+    /// more than a MiB are done in pieces, which are counted for the dense network. Devices have
+    /// none.
+    pub messages_per_step: Option<usize>,
 }
 
 impl NetworkPlan {
     /// Of ranks on so many nodes; `comm.ranks_per_node`, where it is set, comes first. None for a
     /// job of one rank.
-    pub(super) fn new(config: &Config, nodes: usize) -> Option<Self> {
+    pub(super) fn new(config: &Config, nodes: usize, on_device: bool) -> Option<Self> {
         let ranks = config.run.ranks;
         if ranks == 1 {
             return None;
@@ -41,9 +45,17 @@ impl NetworkPlan {
         let topology = Topology::with_ranks_per_node(ranks, per_node);
         let of = |rank| Demand::of(&topology, Rank(rank), config.comm.exchange);
         let (first, other) = (of(0), of(1));
-        // Of the ranks with which one exchanges, those of its own node share memory.
-        let queue_pairs =
-            other.data_connections - (topology.node_size(topology.node_of(Rank(1))) - 1);
+        let locks = config.run.transport == TransportChoice::Verbs;
+        // Of the ranks with which one exchanges, those of its own node share memory. The last node
+        // may be smaller, and have more elsewhere.
+        let pairs_of = |rank: usize| {
+            let inside = match locks && topology.num_nodes() == 1 {
+                true => 0,
+                false => topology.node_size(topology.node_of(Rank(rank))) - 1,
+            };
+            of(rank).data_connections - inside
+        };
+        let queue_pairs = pairs_of(1).max(pairs_of(ranks - 1));
         let asks = usize::from(config.comm.ids != IdsChoice::Known);
         let pieces = dense_parameters(config).get().div_ceil(SUM_PIECE as u64).max(1);
         let step = StepExchanges {
@@ -59,7 +71,8 @@ impl NetworkPlan {
             bytes_of_rank_0: first.bytes,
             queue_pairs,
             locked_bytes: config.comm.verbs.locked_bytes(queue_pairs),
-            messages_per_step: other.messages(step),
+            locks,
+            messages_per_step: (!on_device).then(|| other.messages(step)),
         })
     }
 
@@ -68,18 +81,21 @@ impl NetworkPlan {
         let over_nics = match self.queue_pairs {
             0 => String::new(),
             pairs => format!(
-                "\nover NICs between nodes (verbs), a rank: {} queue pairs, {} of locked memory",
-                count(pairs as u64),
+                "\nover NICs (verbs), a rank: up to {}, {} of locked memory (ulimit -l)",
+                some(pairs, "queue pair"),
                 bytes(self.locked_bytes as u64)
             ),
         };
+        let messages = self
+            .messages_per_step
+            .map(|messages| format!(", {} a step", some(messages, "message")));
         format!(
-            "as processes over TCP, a rank: {} connections, {} descriptors, {}, {} messages a \
-             step; rank 0: {} descriptors, {}{over_nics}",
-            count(self.connections as u64),
+            "as processes over TCP, a rank: {}, {} descriptors, {}{}; rank 0: {} descriptors, \
+             {}{over_nics}",
+            some(self.connections, "connection"),
             count(self.descriptors as u64),
             bytes(self.bytes as u64),
-            count(self.messages_per_step as u64),
+            messages.unwrap_or_default(),
             count(self.descriptors_of_rank_0 as u64),
             bytes(self.bytes_of_rank_0 as u64)
         )

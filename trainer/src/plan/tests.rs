@@ -451,9 +451,13 @@ fn queue_pairs_and_what_they_lock_are_counted_where_there_are_nodes() {
     let (pairs, locked, text) = network(&["run.ranks=8", "comm.ranks_per_node=2"]);
     // Three slots each way, with headers.
     assert_eq!((pairs, locked), (6, 6 * (6 * ((256 << 10) + 64) + 384)));
-    assert!(text.contains("6 queue pairs, 9.00 MiB of locked memory"), "{text}");
+    assert!(text.contains("up to 6 queue pairs, 9.00 MiB of locked memory"), "{text}");
     let large = network(&["run.ranks=128", "comm.ranks_per_node=8"]);
     assert_eq!(large.0, 15, "those of its rail");
+    let odd = network(&["run.ranks=10", "comm.ranks_per_node=4"]);
+    assert_eq!(odd.0, 8, "of the last node's two");
+    let asked = network(&["run.ranks=4", "run.transport=verbs"]);
+    assert!(asked.0 == 3 && asked.2.contains("locked for NICs 4.50 MiB"), "{}", asked.2);
 }
 
 #[test]

@@ -66,10 +66,12 @@ impl Plan {
 
     fn write_memory(&self, text: &mut String) {
         let memory = &self.memory;
+        let locked = self.network.filter(|network| network.locks);
         let host = [
             ("reader", memory.reader_bytes),
             ("ids", memory.id_map_bytes),
             ("other", memory.other_bytes),
+            ("locked for NICs", Count::from(locked.map_or(0, |network| network.locked_bytes))),
         ];
         let model = [
             ("tables", memory.table_weight_bytes + memory.table_state_bytes),
@@ -79,8 +81,11 @@ impl Plan {
             ("batches that stay", memory.kept_batch_bytes),
         ];
         let fits = |fits| if fits { "fits" } else { "DOES NOT FIT" };
-        let ranks =
-            if self.ranks > 1 { format!(" a rank, {} ranks,", self.ranks) } else { String::new() };
+        let ranks = match (self.ranks, self.ranks_here) {
+            (1, _) => String::new(),
+            (all, here) if all == here => format!(" a rank, {all} ranks,"),
+            (all, here) => format!(" a rank, {here} of {all} ranks here,"),
+        };
         let mut on_host = listed(&host);
         match &self.on_device {
             Some(device) => {

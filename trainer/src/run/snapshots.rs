@@ -15,10 +15,11 @@ pub fn check_room(config: &Config, plan: &Plan) -> Result<()> {
     let Some((folder, plan)) = config.snapshot_dir().zip(plan.snapshots) else { return Ok(()) };
     let there = folder.ancestors().find(|path| path.exists());
     let Some(disk) = there.and_then(|path| statvfs(path).ok()) else { return Ok(()) };
-    // One that the run continues from is replaced by the next.
-    let taken = checkpoint::newest_part(&folder).ok().flatten().map_or(0, |found| found.bytes());
-    let free = disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(taken);
-    if plan.bytes.fits(free) {
+    // One that the run continues from stays where there is no room for the next: training says so
+    // when that is due.
+    let has_one = checkpoint::newest_part(&folder).is_ok_and(|found| found.is_some());
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if has_one || plan.bytes.fits(free) {
         return Ok(());
     }
     let message = format!(

@@ -53,6 +53,8 @@ pub(super) fn say_restarts(session: &Session, reporter: &mut Reporter) -> Result
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     number: u64,
+    /// The step of the last.
+    pub(super) last: Option<u64>,
     /// For how long training has stood still for them.
     time: Duration,
     has_warned_of_room: bool,
@@ -76,11 +78,20 @@ impl Run<'_> {
         self.conclude_evaluation()?;
         let started = Instant::now();
         if !self.session.has_room_for_snapshot()? {
-            return self.warn_of_room();
+            let folder = self.config.snapshot_dir().unwrap_or_default();
+            let folder = folder.display();
+            return self.warn_of_room(&format!(
+                "{folder}, of this machine or of another, has no room for another snapshot"
+            ));
         }
-        let report = self.session.take_snapshot()?;
+        let taken = self.session.take_snapshot()?;
         let took = started.elapsed();
         self.saving += took;
+        let report = match taken {
+            Ok(report) => report,
+            Err(reason) => return self.warn_of_room(&reason),
+        };
+        self.snapshots.last = Some(self.session.steps());
         self.snapshots.number += 1;
         self.snapshots.time += took;
         let Some(report) = report else { return Ok(()) };
@@ -104,16 +115,11 @@ impl Run<'_> {
         self.warn_of_time()
     }
 
-    fn warn_of_room(&mut self) -> Result<()> {
+    fn warn_of_room(&mut self, reason: &str) -> Result<()> {
         if std::mem::replace(&mut self.snapshots.has_warned_of_room, true) {
             return Ok(());
         }
-        let folder = self.config.snapshot_dir().unwrap_or_default();
-        let message = format!(
-            "{}, of this machine or of another, has no room for another snapshot: training \
-             continues, and the last one stays",
-            folder.display()
-        );
+        let message = format!("{reason}: training continues, and the last one stays");
         self.reporter.warning(&message, Map::new())
     }
 

@@ -8,16 +8,23 @@
 use super::checkpoints::{blob, open_directory_on, open_snapshots_on};
 use super::{CONFIG_BLOB, DICTIONARY_BLOB, IDS_BLOB, Session};
 use crate::config::Config;
-use crate::error::{Error, Result, exchange_failed};
+use crate::error::{Error, Result, chain, exchange_failed};
 use crate::iteration::ranks::RankGroup;
 use crate::run::statistics::STATISTICS_BLOB;
 use crate::state::checkpoint::{
-    CheckpointDirectory, Cleaned, Files, Mirrored, RandomState, SaveReport, SavedState, Snapshot,
-    have_a_folder_each, is_first_of_machine, save_mirrored, take_part_in_save,
+    CheckpointDirectory, CheckpointError, Cleaned, Files, Mirrored, RandomState, SaveReport,
+    SavedState, Snapshot, have_a_folder_each, is_first_of_machine, save_mirrored,
+    take_part_in_save,
 };
 use headlong_embedding::hybrid::statistics::Statistics;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Whether ranks may go on together after this failure of a save.
+fn is_past(error: &Error) -> bool {
+    let cause = std::error::Error::source(error);
+    cause.and_then(|cause| cause.downcast_ref()).is_some_and(CheckpointError::is_past)
+}
 
 /// Where a session saves.
 pub(super) struct Saves {
@@ -87,8 +94,12 @@ impl Session {
     }
 
     /// Takes a snapshot, where there is a folder for them: all ranks do after the same step.
-    pub fn take_snapshot(&mut self) -> Result<Option<SaveReport>> {
-        self.save_in(&self.saves.snapshots, None)
+    /// Nothing but a message where one could not write its part: the last one stays.
+    pub fn take_snapshot(&mut self) -> Result<Result<Option<SaveReport>, String>> {
+        match self.save_in(&self.saves.snapshots, None) {
+            Err(error) if is_past(&error) => Ok(Err(chain(&error))),
+            saved => saved.map(Ok),
+        }
     }
 
     /// Whether there is room for another snapshot as large as the last: the same on all ranks. The
@@ -131,23 +142,25 @@ impl Session {
         let Some(folder) = &place.folder else { return Ok(None) };
         let busy = self.group.busy(place.activity);
         let report = match &place.directory {
-            _ if place.is_mirrored => self.save_on_machines(place, folder, finished)?,
+            _ if place.is_mirrored => self.save_on_machines(place, folder, finished),
             Some(directory) => self.with_snapshot(finished, |snapshot| {
                 directory.save(snapshot).map(Some).map_err(Error::failed(place.failure))
-            })?,
-            None => {
-                take_part_in_save(&*self.saves.files, folder, &self.group, self.step)
-                    .map_err(Error::failed(place.failure))?;
-                None
-            }
+            }),
+            None => take_part_in_save(&*self.saves.files, folder, &self.group, self.step)
+                .map(|()| None)
+                .map_err(Error::failed(place.failure)),
         };
         drop(busy);
+        let report = match report {
+            Err(error) if !is_past(&error) => return Err(error),
+            report => report,
+        };
         // Devices have deadlines of their own: none of them is given a step while a disk is waited
         // for.
         if let Some(link) = self.group.link() {
             link.barrier().map_err(exchange_failed("the end of a save"))?;
         }
-        Ok(report)
+        report
     }
 
     fn save_on_machines(

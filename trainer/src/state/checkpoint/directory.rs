@@ -242,7 +242,7 @@ impl CheckpointDirectory {
         }
         let mut begun = Begun { step, aside, path, needed, free, removed, warnings };
         if is_short(free) {
-            return Err(self.no_space(&begun));
+            return Err(self.no_space(&begun, false));
         }
         if begun.aside.exists() {
             // It may be one that is being removed.
@@ -252,17 +252,18 @@ impl CheckpointDirectory {
         Ok(begun)
     }
 
-    fn no_space(&self, begun: &Begun) -> CheckpointError {
+    fn no_space(&self, begun: &Begun, began: bool) -> CheckpointError {
         let Begun { path, needed, free, .. } = begun;
         let (path, keep) = (path.clone(), self.options.keep_last);
-        CheckpointError::NoSpace { path, needed: *needed, free: *free, keep }
+        let free = if began { self.free_bytes() } else { *free };
+        CheckpointError::NoSpace { path, needed: *needed, free, keep, began }
     }
 
     /// Removes what was written aside before it has failed.
     pub(super) fn abandon(&self, begun: &Begun, error: CheckpointError) -> CheckpointError {
         // Best effort: what cannot be removed now is removed at the next start.
         let _ = self.options.files.remove_dir_all(&begun.aside);
-        if error.is_disk_full() { self.no_space(begun) } else { error }
+        if error.is_disk_full() { self.no_space(begun, true) } else { error }
     }
 
     /// Has the superfluous checkpoints removed, once this one has its place.

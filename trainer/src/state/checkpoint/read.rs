@@ -54,7 +54,9 @@ impl Checkpoint {
         let mut absent = HashSet::new();
         for entry in &checkpoint.manifest.files {
             match checkpoint.open_file(entry) {
-                Err(CheckpointError::MissingFile { .. }) if entry.content != Content::Blob => {
+                Err(CheckpointError::MissingFile { .. } | CheckpointError::WrongSize { .. })
+                    if entry.content != Content::Blob =>
+                {
                     absent.insert(entry.file.clone());
                 }
                 opened => drop(opened?),
@@ -68,13 +70,12 @@ impl Checkpoint {
     /// whole elsewhere. Says which.
     pub(super) fn without_damaged(mut self, remarks: &mut Vec<String>) -> Result<Self> {
         for entry in &self.manifest.files {
-            if self.absent.contains(&entry.file) {
-                continue;
-            }
             match self.checked(entry) {
-                Err(damage @ CheckpointError::Corrupted { .. })
-                    if entry.content != Content::Blob =>
-                {
+                Err(CheckpointError::MissingFile { .. }) if self.absent.contains(&entry.file) => {}
+                Err(
+                    damage
+                    @ (CheckpointError::Corrupted { .. } | CheckpointError::WrongSize { .. }),
+                ) if entry.content != Content::Blob => {
                     let path = self.path.join(&entry.file);
                     std::fs::remove_file(&path).map_err(CheckpointError::io("remove", &path))?;
                     remarks.push(format!("removed, since another machine may have it: {damage}"));

@@ -99,7 +99,7 @@ pub(super) fn write_parts(
             portions(&file.pieces, CHUNK_BYTES).map(move |portion| (index, portion))
         })
     };
-    let mut parts = Vec::new();
+    let (mut parts, mut failure) = (Vec::new(), None);
     let mut queues: Vec<_> = (0..count).map(files_of).collect();
     let mut values = Vec::new();
     let mut output: Option<(usize, TensorOutput)> = None;
@@ -111,21 +111,54 @@ pub(super) fn write_parts(
         let wanted: Vec<_> =
             next.iter().map(|next| next.map(|(_, (_, portion))| portion)).collect();
         processes.bring(&wanted, &mut values).map_err(exchange_error("its rows"))?;
-        let Some((index, (piece, portion))) = next[own] else { continue };
-        if let Some((done, written)) = output.take_if(|(open, _)| *open != index) {
-            parts.push(finish(plan, done, written)?);
-        }
-        let file = &plan.files[index];
-        let (_, output) = match &mut output {
-            Some(output) => output,
-            empty => empty.insert((index, TensorOutput::create(files, aside, file)?)),
+        // Who cannot write still gives the others their rows.
+        let Some((index, (piece, portion))) = next[own].filter(|_| failure.is_none()) else {
+            continue;
         };
-        output.put(piece, portion.first_row, &values)?;
+        let mut write = || -> Result<()> {
+            if let Some((done, written)) = output.take_if(|(open, _)| *open != index) {
+                parts.push(finish(plan, done, written)?);
+            }
+            let (_, output) = match &mut output {
+                Some(output) => output,
+                empty => {
+                    let file = &plan.files[index];
+                    empty.insert((index, TensorOutput::create(files, aside, file)?))
+                }
+            };
+            output.put(piece, portion.first_row, &values)
+        };
+        failure = write().err();
     }
-    if let Some((done, written)) = output {
-        parts.push(finish(plan, done, written)?);
+    if let (Some((done, written)), None) = (output, &failure) {
+        match finish(plan, done, written) {
+            Ok(part) => parts.push(part),
+            Err(error) => failure = Some(error),
+        }
     }
+    all_have_written(processes, failure)?;
     Ok(parts)
+}
+
+/// Whether all have; else the first's reason, the same for all.
+fn all_have_written(processes: &dyn Peers, failure: Option<CheckpointError>) -> Result<()> {
+    let refused = || exchange_error("whether it has written its part");
+    if processes.all_say(failure.is_none()).map_err(refused())? {
+        return Ok(());
+    }
+    let is_full = failure.as_ref().is_some_and(CheckpointError::is_disk_full);
+    let mut own = vec![u8::from(is_full)];
+    own.extend(failure.iter().flat_map(|failure| failure.with_cause().into_bytes()));
+    let said = processes.gather(&own).map_err(refused())?;
+    let first = said.iter().position(|said| said.len() > 1).unwrap_or(0);
+    let mut reason = said.into_iter().nth(first).unwrap_or_default();
+    let mut words = [first as u64, reason.len() as u64];
+    processes.tell(0, words.as_mut_bytes()).map_err(refused())?;
+    reason.resize(words[1] as usize, 0);
+    processes.tell(0, &mut reason).map_err(refused())?;
+    let (is_full, reason) = reason.split_first().unwrap_or((&0, &[]));
+    let reason = String::from_utf8_lossy(reason).into_owned();
+    Err(CheckpointError::NotWritten { rank: words[0], is_full: *is_full == 1, reason })
 }
 
 fn finish(plan: &FilePlan, index: usize, output: TensorOutput) -> Result<Part> {
