@@ -222,8 +222,9 @@ pub fn parse(environment: &Environment) -> Result<Place> {
         Some(set) => finish(&variables, set, remarks).map(Place::Rank),
         None => {
             variables.refuse_orphans()?;
-            let remarks = [forgotten_srun(&variables)?, forgotten_rank(&variables)];
-            Ok(Place::Single { remarks: remarks.into_iter().flatten().collect() })
+            let remarks =
+                forgotten_srun(&variables)?.into_iter().chain(forgotten_ranks(&variables));
+            Ok(Place::Single { remarks: remarks.collect() })
         }
     }
 }
@@ -239,13 +240,15 @@ fn forgotten_srun(variables: &Variables) -> Result<Option<Remark>> {
     }))
 }
 
-/// torchrun's number of ranks, without a rank: it is also set by hand, for other programs.
-fn forgotten_rank(variables: &Variables) -> Option<Remark> {
-    let size = variables.number("WORLD_SIZE").ok().flatten().filter(|size| *size > 1);
-    size.map(|size| {
-        Remark::suspect(format!(
-            "WORLD_SIZE is {size}, but RANK is not set: it runs as a single process"
-        ))
+/// A number of ranks without a rank: torchrun's is also set by hand, for other programs.
+fn forgotten_ranks(variables: &Variables) -> impl Iterator<Item = Remark> {
+    let sets = variables::SETS.iter().filter(|(launcher, _)| *launcher != Launcher::Headlong);
+    let names = sets.map(|(_, names)| (names.world_size, names.rank));
+    names.chain([("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")]).filter_map(|(size_name, rank)| {
+        let size = variables.number(size_name).ok().flatten().filter(|size| *size > 1)?;
+        Some(Remark::suspect(format!(
+            "{size_name} is {size}, but {rank} is not set: it runs as a single process"
+        )))
     })
 }
 

@@ -272,6 +272,50 @@ fn a_damaged_file_is_found_by_the_process_that_reads_it() {
     }
 }
 
+/// Nothing of a run depends on a snapshot that cannot be taken. The first few operations are other:
+/// the others would not hear of them in time.
+#[test]
+fn ranks_go_on_where_the_disk_is_full_before_a_snapshot_is_whole() {
+    let place = Place::new("rows.txt");
+    let mut config = config(&place, 3);
+    let folder = place.path("snapshots");
+    config.checkpoint.snapshot_dir = Some(folder.clone());
+    let configs = vec![config; 3];
+    let (mut past, mut ended) = (0, 0);
+    for at in 0.. {
+        let _ = std::fs::remove_dir_all(&folder);
+        let files = FaultyFiles::new(Fault::DiskFull, at);
+        let taken = processes(&configs, false, |_, session| {
+            let mut session = session.unwrap();
+            session.step().unwrap();
+            session.take_snapshot().unwrap().unwrap();
+            session.save_through(Arc::new(files.clone())).unwrap();
+            session.step().unwrap();
+            let taken = session.take_snapshot();
+            match &taken {
+                Ok(_) => {
+                    session.step().unwrap();
+                    session.group().close().unwrap();
+                }
+                Err(error) => session.abort(error),
+            }
+            taken.map(|taken| taken.err()).map_err(|error| format!("{error:?}"))
+        });
+        let checkpoint = newest(&folder).unwrap().expect("one is always there");
+        checkpoint.verify().unwrap();
+        if files.operations() <= at {
+            break;
+        }
+        match taken.iter().all(Result::is_ok) {
+            true => past += 1,
+            false => ended += 1,
+        }
+        let reasons: Vec<&String> = taken.iter().flatten().flatten().collect();
+        assert!(reasons.iter().all(|text| text.contains("pace")), "{reasons:?}");
+    }
+    assert!(past > 10 && ended < 10, "{past} times training went on, {ended} times it did not");
+}
+
 /// Every operation on files of three processes fails once: by a crash of all of them, after which
 /// more or less is lost, by an error or by a full disk. (One process alone meets each of them at
 /// each operation, in `checkpoint_faults`.)

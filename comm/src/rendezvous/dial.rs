@@ -225,6 +225,9 @@ fn silence(error: io::Error) -> Failure {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
             "it listens, but says nothing".into()
         }
+        io::ErrorKind::UnexpectedEof => {
+            "it closes the connection without a word: something else may listen there".into()
+        }
         _ => error.to_string(),
     })
 }

@@ -7,7 +7,7 @@ use crate::commands::train_arguments::{TrainArguments, of_training};
 use crate::config::{Config, Ids, RunConfig};
 use crate::error::{Error, Result};
 use crate::iteration::ranks::local_topology;
-use crate::plan::placement::{check_merging, source_of_costs};
+use crate::plan::placement::{check_carrier, check_merging, source_of_costs};
 use crate::plan::{Facts, Plan, evaluation};
 use crate::report::bytes;
 use crate::report::output::{self, JsonOutput};
@@ -176,6 +176,7 @@ impl Planned {
         let data_rows = of_run.data_rows.or(outlook.data_rows);
         // What a run on such nodes refuses, its plan refuses.
         check_merging(&config, of_run.topology)?;
+        check_carrier(&config, of_run.topology)?;
         let nodes = of_run.topology.num_nodes();
         let least = Facts { data_rows, nodes, ..outlook.facts(&outlook.least_rows, place) };
         let least_plan = Plan::new(&config, &least);

@@ -1,9 +1,9 @@
 //! Refuses values that cannot work, before anything is read or allocated.
 
 use super::{
-    AllToAll, CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Ids, IdsChoice,
-    Interaction, Loss, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, Sharded, TableRows,
-    TransportChoice, seconds,
+    AllToAll, CacheData, Config, DeduplicateChoice, DeviceChoice, EvalEvery, Feature, Ids,
+    IdsChoice, Interaction, Loss, Precision, ROWS_FROM_DICTIONARY, ScheduleChoice, Sharded,
+    TableRows, TransportChoice, seconds,
 };
 use crate::config::preset;
 use crate::error::{Error, Result};
@@ -272,6 +272,7 @@ impl Config {
         seconds("comm.deadline_s", self.comm.deadline_s)?;
         seconds("comm.rendezvous_s", self.comm.rendezvous_s)?;
         seconds("comm.silence_s", self.comm.silence_s)?;
+        self.validate_carrier()?;
         let verbs = self.comm.verbs.check();
         verbs.map_err(|(key, reason)| Error::config(key, reason))?;
         let drift = self.hybrid.repartition_drift;
@@ -282,6 +283,33 @@ impl Config {
             ));
         }
         Ok(())
+    }
+
+    /// What is asked of a way that carries nothing, or cannot do it.
+    fn validate_carrier(&self) -> Result<()> {
+        let (device, transport) = (self.run.device, self.run.transport);
+        let is_plain = matches!(transport, TransportChoice::Ucx | TransportChoice::Verbs);
+        if is_plain && self.comm.encrypt_data {
+            return Err(Error::contradiction(
+                format!("run.transport = \"{}\"", transport.name()),
+                "comm.encrypt_data = true",
+                "what ranks exchange is encrypted over TCP alone",
+            ));
+        }
+        let has_rails = device == DeviceChoice::Cuda && transport == TransportChoice::Verbs;
+        if self.comm.verbs.gpudirect != Feature::Require || has_rails {
+            return Ok(());
+        }
+        Err(Error::contradiction(
+            "comm.verbs.gpudirect = \"require\"",
+            format!(
+                "run.device = {} and run.transport = \"{}\"",
+                quoted(&device),
+                transport.name()
+            ),
+            "NICs reach the memory of GPUs with run.device = \"cuda\" and run.transport = \
+             \"verbs\" only",
+        ))
     }
 
     /// What a rank cannot do with a part of the dense weights.

@@ -100,6 +100,14 @@ impl Job {
             Place::Rank(launch) => launch,
             Place::Single { remarks } => {
                 remarks.iter().for_each(|remark| say(format_args!("note: {remark}")));
+                let transport = config.run.transport;
+                if config.run.ranks == 1 && transport.joins_processes() {
+                    say(format_args!(
+                        "note: run.transport = \"{}\" joins processes, and this one is alone: no \
+                         launcher has started it as one of several",
+                        transport.name()
+                    ));
+                }
                 return Self::single_process(config);
             }
         };

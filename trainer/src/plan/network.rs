@@ -55,7 +55,9 @@ impl NetworkPlan {
             };
             of(rank).data_connections - inside
         };
-        let queue_pairs = pairs_of(1).max(pairs_of(ranks - 1));
+        let by_nics =
+            matches!(config.run.transport, TransportChoice::Auto | TransportChoice::Verbs);
+        let queue_pairs = if by_nics { pairs_of(1).max(pairs_of(ranks - 1)) } else { 0 };
         let asks = usize::from(config.comm.ids != IdsChoice::Known);
         let pieces = dense_parameters(config).get().div_ceil(SUM_PIECE as u64).max(1);
         let step = StepExchanges {

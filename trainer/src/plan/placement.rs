@@ -3,7 +3,9 @@
 //! from the same statistics.
 
 use crate::config::validate::quoted;
-use crate::config::{AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, IdsChoice};
+use crate::config::{
+    AllToAll, Compress, Config, DeduplicateChoice, DeviceChoice, IdsChoice, TransportChoice,
+};
 use crate::error::{Error, Result};
 use crate::iteration::job::replicated_limit;
 use crate::iteration::model::{dense_choice, table_specs};
@@ -174,6 +176,33 @@ pub fn check_merging(config: &Config, topology: &Topology) -> Result<()> {
     let setting = format!("comm.deduplicate = {}", quoted(&config.comm.deduplicate));
     let nodes = format!("{} nodes of {of} ranks", topology.num_nodes());
     Err(Error::contradiction(setting, nodes, reason))
+}
+
+/// Refuses what is named to carry between these nodes and cannot, as their ranks do when they come
+/// together.
+///
+/// # Errors
+/// [`Error::Contradiction`].
+pub fn check_carrier(config: &Config, topology: &Topology) -> Result<()> {
+    let nodes = format!("{} nodes", topology.num_nodes());
+    let on_devices = config.run.device == DeviceChoice::Cuda;
+    match config.run.transport {
+        _ if topology.num_nodes() < 2 => Ok(()),
+        TransportChoice::Shm => Err(Error::contradiction(
+            "run.transport = \"shm\"",
+            nodes,
+            "ranks of several machines share no memory",
+        )),
+        TransportChoice::Verbs if on_devices && !goes_by_node(topology, config.comm.exchange) => {
+            Err(Error::contradiction(
+                "run.transport = \"verbs\"",
+                format!("comm.exchange = {} on {nodes}", quoted(&config.comm.exchange)),
+                "NICs carry between devices what goes inside nodes first: where nodes have several \
+                 ranks and comm.exchange is not \"flat\"",
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Bytes of one element of a vector on its way.

@@ -1,6 +1,7 @@
 //! The JSON log: one object a line.
 
 use super::events::At;
+use super::output::say;
 use crate::error::{Error, Result};
 use headlong_device::files::GrowingFile;
 use serde::Serialize;
@@ -62,7 +63,8 @@ impl JsonLog {
         self.at = Some(at);
     }
 
-    /// Writes one event. Numbers that are not finite become `null`.
+    /// Writes one event. Numbers that are not finite become `null`. Where a file takes no more once
+    /// training has begun, it gets nothing from then on, and a warning says so.
     pub fn write<T: Serialize>(&mut self, event: &str, fields: &T) -> Result<()> {
         let Ok(Value::Object(fields)) = serde_json::to_value(fields) else {
             unreachable!("an event is an object of plain values");
@@ -78,6 +80,18 @@ impl JsonLog {
         }
         text.push_str("}\n");
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
-        written.map_err(Error::io("write", &self.path))
+        match written {
+            // What has been trained is worth more than the log of it.
+            Err(error) if self.at.is_some_and(|at| at.step > 0) => {
+                let path = self.path.display();
+                say(format_args!(
+                    "warning: cannot write {path}: {error}: the log ends here, and training \
+                     continues"
+                ));
+                self.out = Box::new(std::io::sink());
+                Ok(())
+            }
+            written => written.map_err(Error::io("write", &self.path)),
+        }
     }
 }

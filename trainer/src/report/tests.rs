@@ -229,3 +229,29 @@ fn an_evaluation_names_the_base_rate_next_to_accuracy_and_prediction() {
 fn this_process_has_resident_memory() {
     assert!(crate::system::machine::peak_rss_bytes() > 1 << 20);
 }
+
+/// Takes so many bytes and no more.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        self.0 = self.0.checked_sub(data.len()).ok_or(ErrorKind::StorageFull)?;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_log_that_takes_no_more_ends_before_the_first_step_alone() {
+    let log = |room| JsonLog::new(Box::new(Full(room)), "log".into(), Instant::now());
+    assert!(log(10).write("start", &json!({})).is_err());
+    let mut full = log(60);
+    full.write("start", &json!({})).unwrap();
+    full.set_position(At { step: 3, samples: 384 });
+    for _ in 0..3 {
+        full.write("step", &json!({})).unwrap();
+    }
+}

@@ -238,8 +238,8 @@ impl Proxy {
         Ok(posted || completed)
     }
 
-    /// Builds the chains of operations that the host has enqueued for the first time. Once a trigger
-    /// names one, the host has told of it.
+    /// Builds the chains of operations that the host has enqueued for the first time. Once a
+    /// trigger names one, the host has told of it.
     fn learn_operations(&mut self) -> Result<(), String> {
         let shared = Arc::clone(&self.shared);
         let operations = lock(&shared.operations);

@@ -45,6 +45,8 @@ struct Place {
     /// What other ranks are told while it lasts.
     activity: &'static str,
     failure: &'static str,
+    /// Whether ranks go on together where a save has failed.
+    may_fail: bool,
 }
 
 impl Saves {
@@ -71,6 +73,7 @@ impl Saves {
             is_mirrored: false,
             activity: "saves a checkpoint",
             failure: "the checkpoint was not saved",
+            may_fail: false,
         };
         let snapshots = Place {
             folder,
@@ -78,6 +81,7 @@ impl Saves {
             is_mirrored,
             activity: "takes a snapshot",
             failure: "the snapshot was not taken",
+            may_fail: true,
         };
         Ok(Self { checkpoints, snapshots, files })
     }
@@ -152,7 +156,7 @@ impl Session {
         };
         drop(busy);
         let report = match report {
-            Err(error) if !is_past(&error) => return Err(error),
+            Err(error) if !place.may_fail || !is_past(&error) => return Err(error),
             report => report,
         };
         // Devices have deadlines of their own: none of them is given a step while a disk is waited

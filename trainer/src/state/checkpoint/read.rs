@@ -39,8 +39,12 @@ impl Checkpoint {
     /// no tensor.
     pub fn open(path: &Path) -> Result<Self> {
         let checkpoint = Self::open_part(path)?;
-        match checkpoint.absent.iter().min() {
-            Some(file) => Err(CheckpointError::MissingFile { file: path.join(file) }),
+        let files = checkpoint.manifest.files.iter();
+        match files
+            .filter(|entry| checkpoint.absent.contains(&entry.file))
+            .min_by_key(|it| &it.file)
+        {
+            Some(entry) => checkpoint.open_file(entry).map(|_| checkpoint.clone()),
             None => Ok(checkpoint),
         }
     }
