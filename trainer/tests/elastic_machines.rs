@@ -178,9 +178,17 @@ fn a_damaged_copy_is_done_without() {
     // The one before may still be there.
     let said = cluster.interrupt(&machines, 1);
     assert!(said.contains("is corrupted"), "{said}");
+    // Another one on each machine, of which one has another length.
     damage(&machines[0], "dense.safetensors");
+    let step = newest(&machines[1]).expect("a snapshot");
+    let folder = machines[1].join(format!("step-{step:09}"));
+    let tables = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let table = tables.filter(|path| path.to_string_lossy().contains("tables")).min().unwrap();
+    let file = fs::File::options().append(true).open(&table).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 5).unwrap();
     let said = cluster.finish(&machines);
-    assert!(said.contains("is corrupted") && said.contains("from a snapshot"), "{said}");
+    assert!(said.contains("is corrupted") && said.contains("is truncated"), "{said}");
+    assert!(said.contains("from a snapshot"), "{said}");
 }
 
 /// One process has no one to ask, and no use for a part.
