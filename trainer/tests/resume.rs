@@ -157,6 +157,10 @@ fn resume_starts_continues_repeats_its_last_words_and_trains_longer() {
         assert_eq!(std::fs::read(newest.join("manifest.json")).unwrap(), manifest);
     }
 
+    // Of another model they are not repeated.
+    let other = resume.clone().with(&["--set", "model.top=[24,1]"]);
+    other.fails(1, &["holds another model", "model.top"]);
+
     let longer = resume.clone().with(&["--epochs", "3"]).succeeds();
     assert!(longer.stderr.contains("resumed at step 24"), "{}", longer.stderr);
     assert_eq!(longer.digest(), train.with(&["--epochs", "3"]).succeeds().digest());

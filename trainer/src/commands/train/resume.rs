@@ -6,6 +6,7 @@ use crate::config::{Bf16Sums, Config, Ids, Precision, validate::quoted};
 use crate::error::{Error, Result};
 use crate::iteration::job::Job;
 use crate::report::{At, Done, Reporter};
+use crate::run::session::config_of;
 use crate::state::checkpoint::Checkpoint;
 
 /// What a user should know of settings that a run continues with and did not begin with: those that
@@ -73,7 +74,10 @@ pub(super) fn repeats_its_report(
     resumed: Option<&Checkpoint>,
     reporter: &mut Reporter,
 ) -> Result<bool> {
-    let Some(checkpoint) = resumed else { return Ok(false) };
+    // One of another model is refused where it is loaded.
+    let is_alike =
+        |then: &Checkpoint| config_of(then).map_or(true, |then| then.model == job.config.model);
+    let Some(checkpoint) = resumed.filter(|then| is_alike(then)) else { return Ok(false) };
     let Some(done) = already_done(&job.config, checkpoint) else { return Ok(false) };
     if job.leads() {
         checkpoint.verify().map_err(Error::failed("the run cannot be resumed"))?;
