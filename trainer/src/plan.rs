@@ -327,7 +327,7 @@ impl Plan {
         let Some(mine) = &self.on_device else { return Count::ZERO };
         match self.eval_ranks.as_ref().map(|others| (others.ranks, others.bytes_on_device)) {
             None => mine.needed_bytes,
-            Some((ranks, theirs)) if has_devices_besides(mine.count, self.ranks, ranks) => {
+            Some((ranks, theirs)) if has_devices_besides(mine.count, self.ranks_here, ranks) => {
                 mine.needed_bytes.max(theirs)
             }
             Some((_, theirs)) => mine.needed_bytes + theirs,

@@ -272,8 +272,7 @@ fn a_damaged_file_is_found_by_the_process_that_reads_it() {
     }
 }
 
-/// Nothing of a run depends on a snapshot that cannot be taken. The first few operations are other:
-/// the others would not hear of them in time.
+/// Nothing of a run depends on a snapshot that cannot be taken, wherever it fails.
 #[test]
 fn ranks_go_on_where_the_disk_is_full_before_a_snapshot_is_whole() {
     let place = Place::new("rows.txt");
@@ -281,7 +280,7 @@ fn ranks_go_on_where_the_disk_is_full_before_a_snapshot_is_whole() {
     let folder = place.path("snapshots");
     config.checkpoint.snapshot_dir = Some(folder.clone());
     let configs = vec![config; 3];
-    let (mut past, mut ended) = (0, 0);
+    let mut not_taken = 0;
     for at in 0.. {
         let _ = std::fs::remove_dir_all(&folder);
         let files = FaultyFiles::new(Fault::DiskFull, at);
@@ -299,21 +298,20 @@ fn ranks_go_on_where_the_disk_is_full_before_a_snapshot_is_whole() {
                 }
                 Err(error) => session.abort(error),
             }
-            taken.map(|taken| taken.err()).map_err(|error| format!("{error:?}"))
+            taken.map_err(|error| format!("{error:?}")).unwrap().err()
         });
         let checkpoint = newest(&folder).unwrap().expect("one is always there");
         checkpoint.verify().unwrap();
         if files.operations() <= at {
             break;
         }
-        match taken.iter().all(Result::is_ok) {
-            true => past += 1,
-            false => ended += 1,
-        }
-        let reasons: Vec<&String> = taken.iter().flatten().flatten().collect();
-        assert!(reasons.iter().all(|text| text.contains("pace")), "{reasons:?}");
+        // All or none, with one reason.
+        assert!(taken.iter().all(|one| *one == taken[0]), "{taken:?}");
+        let Some(reason) = &taken[0] else { continue };
+        assert!(reason.contains("could not do its part") && reason.contains("pace"), "{reason}");
+        not_taken += 1;
     }
-    assert!(past > 10 && ended < 10, "{past} times training went on, {ended} times it did not");
+    assert!(not_taken > 20, "{not_taken} snapshots were not taken");
 }
 
 /// Every operation on files of three processes fails once: by a crash of all of them, after which

@@ -132,6 +132,7 @@ fn run_with(
     announce(config, options, &prepared, &plan, (&session, resumed), reporter)
         .inspect_err(|error| session.abort(error))?;
     let rows = prepared.train_rows;
+    let (saved_at, snapshots) = Taken::of_resumed(config, resumed);
     let mut run = Run {
         ends_at_step: session.last_step().or_else(|| Some(steps_of_epochs(config, rows?))),
         eval_every: eval_every(config, rows.filter(|_| !prepared.valid.is_empty())),
@@ -139,8 +140,8 @@ fn run_with(
         mllog,
         meter: Meter::new(&session),
         saving: Duration::ZERO,
-        saved_at: resumed.map(|checkpoint| checkpoint.manifest().state.step),
-        snapshots: Taken::default(),
+        saved_at,
+        snapshots,
         is_first_step: true,
         best_possible_auc: prepared.synthetic().map(|report| report.best_auc),
         stop,
@@ -151,14 +152,13 @@ fn run_with(
     };
     drop(preparing);
     let outcome = run.until_the_end();
-    match &outcome {
-        // Ranks of other processes hear why this one ends; after a signal all have agreed and said
-        // goodbye.
-        Err(error) if !matches!(error, Error::Interrupted { .. }) => {
-            run.session.abort(error);
-            run.say_what_is_lost()?;
-        }
-        _ => {}
+    // Ranks of other processes hear why this one ends; after a signal all have agreed and said
+    // goodbye.
+    if let Err(error) = &outcome
+        && !matches!(error, Error::Interrupted { .. })
+    {
+        run.session.abort(error);
+        run.say_what_is_lost()?;
     }
     outcome
 }

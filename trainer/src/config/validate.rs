@@ -296,7 +296,8 @@ impl Config {
                 "what ranks exchange is encrypted over TCP alone",
             ));
         }
-        let has_rails = device == DeviceChoice::Cuda && transport == TransportChoice::Verbs;
+        // What "auto" comes to is not known yet.
+        let has_rails = device != DeviceChoice::Cpu && transport == TransportChoice::Verbs;
         if self.comm.verbs.gpudirect != Feature::Require || has_rails {
             return Ok(());
         }

@@ -272,6 +272,7 @@ impl Source for HeadlongSource {
             blocks,
             carried: Vec::new(),
             whole: Samples::default(),
+            has_failed: false,
         }))
     }
 }
@@ -282,6 +283,8 @@ struct HeadlongStream {
     blocks: DiskBlocks,
     carried: Vec<u8>,
     whole: Samples,
+    /// A block could not be read: nothing follows.
+    has_failed: bool,
 }
 
 impl HeadlongStream {
@@ -331,6 +334,9 @@ impl HeadlongStream {
 
 impl SampleStream for HeadlongStream {
     fn next(&mut self, samples: &mut Samples) -> Result<bool> {
+        if self.has_failed {
+            return Err(ReaderError::Stopped { thread: "disk" });
+        }
         let Some(piece) = self.pieces.next() else {
             // The end is where changes of a file's size are noticed.
             while self.blocks.next()?.is_some() {}
@@ -338,7 +344,11 @@ impl SampleStream for HeadlongStream {
         };
         match piece.continues {
             true => self.take(&piece, samples),
-            false => self.decode(&piece, samples)?,
+            false => {
+                let decoded = self.decode(&piece, samples);
+                self.has_failed = decoded.is_err();
+                decoded?;
+            }
         }
         Ok(true)
     }

@@ -61,6 +61,17 @@ pub(super) struct Taken {
     has_warned_of_time: bool,
 }
 
+impl Taken {
+    /// Of a run that begins like this, and the step of its last checkpoint.
+    pub(super) fn of_resumed(config: &Config, from: Option<&Checkpoint>) -> (Option<u64>, Self) {
+        let step = from.map(|from| from.manifest().state.step);
+        match from.is_some_and(|from| config.is_snapshot(from.path())) {
+            true => (None, Self { last: step, ..Self::default() }),
+            false => (step, Self::default()),
+        }
+    }
+}
+
 /// The share of a run's time that snapshots may take without a warning.
 const MUCH: f64 = 0.2;
 

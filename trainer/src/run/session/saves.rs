@@ -20,10 +20,15 @@ use headlong_embedding::hybrid::statistics::Statistics;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Whether ranks may go on together after this failure of a save.
-fn is_past(error: &Error) -> bool {
-    let cause = std::error::Error::source(error);
-    cause.and_then(|cause| cause.downcast_ref()).is_some_and(CheckpointError::is_past)
+/// Whether ranks may go on together after this failure of a save: all have heard of it, or one
+/// process has them all.
+fn is_past(error: &Error, is_one_process: bool) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
+    match cause {
+        Some(CheckpointError::NotWritten { .. }) => true,
+        Some(CheckpointError::NoSpace { .. } | CheckpointError::Io { .. }) => is_one_process,
+        _ => false,
+    }
 }
 
 /// Where a session saves.
@@ -45,8 +50,6 @@ struct Place {
     /// What other ranks are told while it lasts.
     activity: &'static str,
     failure: &'static str,
-    /// Whether ranks go on together where a save has failed.
-    may_fail: bool,
 }
 
 impl Saves {
@@ -73,7 +76,6 @@ impl Saves {
             is_mirrored: false,
             activity: "saves a checkpoint",
             failure: "the checkpoint was not saved",
-            may_fail: false,
         };
         let snapshots = Place {
             folder,
@@ -81,7 +83,6 @@ impl Saves {
             is_mirrored,
             activity: "takes a snapshot",
             failure: "the snapshot was not taken",
-            may_fail: true,
         };
         Ok(Self { checkpoints, snapshots, files })
     }
@@ -101,7 +102,7 @@ impl Session {
     /// Nothing but a message where one could not write its part: the last one stays.
     pub fn take_snapshot(&mut self) -> Result<Result<Option<SaveReport>, String>> {
         match self.save_in(&self.saves.snapshots, None) {
-            Err(error) if is_past(&error) => Ok(Err(chain(&error))),
+            Err(error) if is_past(&error, self.group.link().is_none()) => Ok(Err(chain(&error))),
             saved => saved.map(Ok),
         }
     }
@@ -156,7 +157,7 @@ impl Session {
         };
         drop(busy);
         let report = match report {
-            Err(error) if !place.may_fail || !is_past(&error) => return Err(error),
+            Err(error) if !is_past(&error, false) => return Err(error),
             report => report,
         };
         // Devices have deadlines of their own: none of them is given a step while a disk is waited

@@ -22,6 +22,7 @@ use super::remover::Remover;
 use super::retention::{self, Candidate, superfluous};
 use super::shard::DEFAULT_SHARD_BYTES;
 use super::tensor_file::FilePlan;
+use super::together::agreed;
 use super::write::{Snapshot, Written, write_files};
 use crate::metrics::EvalMetric;
 use headlong_device::files::FolderLock;
@@ -198,12 +199,16 @@ impl CheckpointDirectory {
         let mut plan = FilePlan::new(snapshot.source, self.options.shard_bytes)?;
         let blobs = snapshot.blobs.iter().map(|blob| blob.estimated_bytes);
         plan.bytes = blobs.fold(plan.bytes, u64::saturating_add);
-        let mut begun = self.begin(snapshot.state.step, plan.bytes)?;
-        let written = self.write_aside(&begun.aside, snapshot, &plan).and_then(|written| {
-            self.move_into_place(&begun)?;
-            Ok(written)
-        });
-        let written = written.map_err(|error| self.abandon(&begun, error))?;
+        let files = &*self.options.files;
+        let begun = self.begin_aside(snapshot.state.step, plan.bytes);
+        let mut begun = agreed(snapshot.source.processes(), begun)?;
+        let place = || self.move_into_place(&begun);
+        let writers = self.options.writers;
+        let written = write_files(files, &begun.aside, snapshot, &plan, (writers, &place));
+        let written = match written {
+            Ok(written) => written,
+            Err(error) => return Err(self.abandon(begun, error)),
+        };
         let Written { bytes, weights_digest, alone } = written;
         if alone && !self.has_said_alone.swap(true, Ordering::Relaxed) {
             begun.warnings.push(format!(
@@ -242,7 +247,7 @@ impl CheckpointDirectory {
         }
         let mut begun = Begun { step, aside, path, needed, free, removed, warnings };
         if is_short(free) {
-            return Err(self.no_space(&begun, false));
+            return Err(self.no_space(&begun));
         }
         if begun.aside.exists() {
             // It may be one that is being removed.
@@ -252,18 +257,28 @@ impl CheckpointDirectory {
         Ok(begun)
     }
 
-    fn no_space(&self, begun: &Begun, began: bool) -> CheckpointError {
+    /// As [`CheckpointDirectory::begin`], and makes the place.
+    pub(super) fn begin_aside(&self, step: u64, needed: u64) -> Result<Begun> {
+        let begun = self.begin(step, needed)?;
+        let made = self.options.files.create_dir(&begun.aside);
+        match made.map_err(CheckpointError::io("create", &begun.aside)) {
+            Ok(()) => Ok(begun),
+            Err(error) => Err(self.abandon(begun, error)),
+        }
+    }
+
+    fn no_space(&self, begun: &Begun) -> CheckpointError {
         let Begun { path, needed, free, .. } = begun;
         let (path, keep) = (path.clone(), self.options.keep_last);
-        let free = if began { self.free_bytes() } else { *free };
-        CheckpointError::NoSpace { path, needed: *needed, free, keep, began }
+        CheckpointError::NoSpace { path, needed: *needed, free: *free, keep }
     }
 
     /// Removes what was written aside before it has failed.
-    pub(super) fn abandon(&self, begun: &Begun, error: CheckpointError) -> CheckpointError {
+    pub(super) fn abandon(&self, mut begun: Begun, error: CheckpointError) -> CheckpointError {
+        begun.free = self.free_bytes();
         // Best effort: what cannot be removed now is removed at the next start.
         let _ = self.options.files.remove_dir_all(&begun.aside);
-        if error.is_disk_full() { self.no_space(begun, true) } else { error }
+        if error.is_disk_full() { self.no_space(&begun) } else { error }
     }
 
     /// Has the superfluous checkpoints removed, once this one has its place.
@@ -281,17 +296,6 @@ impl CheckpointDirectory {
 
     fn free_bytes(&self) -> Option<u64> {
         self.options.files.free_bytes(&self.path)
-    }
-
-    fn write_aside(
-        &self,
-        aside: &Path,
-        snapshot: &Snapshot<'_>,
-        plan: &FilePlan,
-    ) -> Result<Written> {
-        let files = &*self.options.files;
-        files.create_dir(aside).map_err(CheckpointError::io("create", aside))?;
-        write_files(files, aside, snapshot, plan, self.options.writers)
     }
 
     /// Gives the finished directory its name. Between the two renames of a replacement the former

@@ -22,13 +22,9 @@ pub enum CheckpointError {
     },
     /// The disk is full, or would be.
     #[error(
-        "no space to save the checkpoint {}: it needs {} and {} free{}; the checkpoint before it \
-         is untouched. Free some space{}, or name another `--checkpoint-dir`",
-        path.display(),
-        bytes(*needed),
-        free_text(*free),
-        if *began { " again: others have filled the disk while it was written" } else { "" },
-        keep_text(*keep)
+        "no space to save the checkpoint {}: it needs {} and {} free; the checkpoint before it is \
+         untouched. Free some space{}, or name another `--checkpoint-dir`",
+        path.display(), bytes(*needed), free_text(*free), keep_text(*keep)
     )]
     NoSpace {
         /// The checkpoint that was to be written.
@@ -39,18 +35,11 @@ pub enum CheckpointError {
         free: Option<u64>,
         /// How many of the last checkpoints stay.
         keep: usize,
-        /// Whether a part had been written, and was removed again.
-        began: bool,
     },
-    /// A process could not write its files. All processes of the save have this error, and are past
-    /// it together.
-    #[error("rank {rank} could not write its part: {reason}")]
-    NotWritten {
-        rank: u64,
-        /// Whether its disk is full.
-        is_full: bool,
-        reason: String,
-    },
+    /// A process could not do its part of a save. All processes of it have this error, and have
+    /// left the save together.
+    #[error("rank {rank} could not do its part: {reason}")]
+    NotWritten { rank: u64, reason: String },
     #[error(
         "another process is writing checkpoints to {}: stop it, or name another --checkpoint-dir",
         path.display()
@@ -186,17 +175,9 @@ impl CheckpointError {
     /// Whether the system said that no space is left.
     pub(crate) fn is_disk_full(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-        match self {
-            Self::Io { source, .. } => matches!(source.kind(), StorageFull | QuotaExceeded),
-            Self::NotWritten { is_full, .. } => *is_full,
-            _ => false,
-        }
-    }
-
-    /// Whether nothing of the save is left, and all processes have heard of it or wait for its end:
-    /// training may continue without it.
-    pub fn is_past(&self) -> bool {
-        matches!(self, Self::NotWritten { .. } | Self::NoSpace { began: true, .. })
+        matches!(
+            self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded)
+        )
     }
 }
 

@@ -14,7 +14,7 @@ use super::manifest::{FileEntry, MANIFEST_FILE, Manifest, check_name, checksum_t
 use super::read::{Checkpoint, aside_of};
 use super::shard::{Content, DEFAULT_SHARD_BYTES};
 use super::tensor_file::{FilePlan, Output, TensorFile};
-use super::together::{gather_parts, write_parts};
+use super::together::{agreed, gather_parts, write_parts};
 use super::write::{Blob, Snapshot};
 use crate::state::digest::{CHUNK_BYTES, WeightsDigest, exchange_error};
 use std::io::Read as _;
@@ -49,7 +49,8 @@ pub fn save_mirrored(
     let plan = FilePlan::new(source, DEFAULT_SHARD_BYTES)?;
     let save = Save { own, plan, processes, mirrors: mirrors(processes) };
     let needed = save.bytes_on(processes.machine_of(processes.own()));
-    let begun = own.directory.map(|directory| directory.begin(step, needed)).transpose()?;
+    let begin = |directory: &CheckpointDirectory| directory.begin_aside(step, needed);
+    let begun = agreed(Some(processes), own.directory.map(begin).transpose())?;
     let place = own.directory.zip(begun);
     let saved = save.write(&aside_of(own.folder, step), snapshot, place.as_ref());
     match (place, saved) {
@@ -57,7 +58,7 @@ pub fn save_mirrored(
             let report = directory.conclude(begun, saved.bytes, saved.weights_digest);
             Ok(snapshot.map(|_| report))
         }
-        (Some((directory, begun)), Err(error)) => Err(directory.abandon(&begun, error)),
+        (Some((directory, begun)), Err(error)) => Err(directory.abandon(begun, error)),
         (None, saved) => saved.map(|_| None),
     }
 }
@@ -102,10 +103,6 @@ impl Save<'_> {
         place: Option<&(&CheckpointDirectory, Begun)>,
     ) -> Result<Saved> {
         let Mirrored { files, .. } = *self.own;
-        if place.is_some() {
-            files.create_dir(aside).map_err(CheckpointError::io("create", aside))?;
-        }
-        self.wait_for_all()?;
         let writes = |process, file: &TensorFile| self.writes(process, file);
         let parts = write_parts(files, aside, &self.plan, self.processes, &writes)?;
         let mut parts = gather_parts(&parts, self.processes)?;
@@ -134,11 +131,12 @@ impl Save<'_> {
             small.push((MANIFEST_FILE.to_owned(), manifest.to_bytes()));
         }
         let tell = |word: &mut [u8]| self.processes.tell(0, word);
-        share(&tell, small, place.map(|_| (files, aside)))?;
-        if place.is_some() {
-            files.sync_dir(aside).map_err(CheckpointError::io("flush", aside))?;
-        }
-        self.wait_for_all()?;
+        let shared = share(&tell, small, place.map(|_| (files, aside)))?;
+        let shared = shared.and_then(|()| match place {
+            Some(_) => files.sync_dir(aside).map_err(CheckpointError::io("flush", aside)),
+            None => Ok(()),
+        });
+        agreed(Some(self.processes), shared)?;
         place.map_or(Ok(()), |(directory, begun)| directory.move_into_place(begun))?;
         self.wait_for_all()?;
         Ok(saved)
@@ -196,7 +194,7 @@ pub(super) fn share_manifest(
     if let Some((files, aside)) = place {
         files.create_dir(aside).map_err(CheckpointError::io("create", aside))?;
     }
-    share(tell, small, place)?;
+    share(tell, small, place)??;
     if let Some((directory, begun)) = &into {
         let flushed = directory.files().sync_dir(&begun.aside);
         flushed.map_err(CheckpointError::io("flush", &begun.aside))?;
@@ -205,12 +203,14 @@ pub(super) fn share_manifest(
     Ok(())
 }
 
-/// Writes the files that one process has in `small` where there is a place for them.
+/// Writes the files that one process has in `small` where there is a place for them. Gives whether
+/// this process could: it hears them out also where not.
 fn share(
     tell: &Tell<'_>,
     small: Vec<(String, Vec<u8>)>,
     place: Option<(&dyn Files, &Path)>,
-) -> Result<()> {
+) -> Result<Result<()>> {
+    let mut written = Ok(());
     let refused = || exchange_error("the manifest");
     let tell = |word: &mut [u8]| tell(word).map_err(refused());
     let lengths: Vec<_> = small.iter().map(|(name, bytes)| (name, bytes.len())).collect();
@@ -227,7 +227,13 @@ fn share(
         }
         let create =
             |(files, aside): (&dyn Files, &Path)| Output::create(files, &aside.join(&name));
-        let mut output = place.map(create).transpose()?;
+        let mut output = None;
+        if let (Some(place), Ok(())) = (place, &written) {
+            match create(place) {
+                Ok(created) => output = Some(created),
+                Err(error) => written = Err(error),
+            }
+        }
         let mut chunk = Vec::new();
         for begin in (0..length).step_by(CHUNK_BYTES as usize) {
             let end = length.min(begin + CHUNK_BYTES as usize);
@@ -237,11 +243,15 @@ fn share(
                 None => chunk.resize(end - begin, 0),
             }
             tell(&mut chunk)?;
-            output.as_mut().map_or(Ok(()), |output| output.put(&chunk))?;
+            if written.is_ok() {
+                written = output.as_mut().map_or(Ok(()), |output| output.put(&chunk));
+            }
         }
-        output.map_or(Ok(()), |output| output.finish(&name, Content::Blob).map(drop))?;
+        if written.is_ok() {
+            written = output.map_or(Ok(()), |output| output.finish(&name, Content::Blob).map(drop));
+        }
     }
-    Ok(())
+    Ok(written)
 }
 
 fn in_memory(blob: &Blob<'_>) -> Result<(FileEntry, Vec<u8>)> {

@@ -44,7 +44,10 @@ impl Checkpoint {
             .filter(|entry| checkpoint.absent.contains(&entry.file))
             .min_by_key(|it| &it.file)
         {
-            Some(entry) => checkpoint.open_file(entry).map(|_| checkpoint.clone()),
+            Some(entry) => {
+                checkpoint.open_file(entry)?;
+                Err(CheckpointError::MissingFile { file: path.join(&entry.file) })
+            }
             None => Ok(checkpoint),
         }
     }

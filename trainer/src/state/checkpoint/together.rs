@@ -43,7 +43,9 @@ pub fn take_part_in_save(
     let plan = FilePlan::new(source, DEFAULT_SHARD_BYTES)?;
     match source.processes() {
         Some(processes) => {
-            write_together(files, &aside_of(directory, step), &plan, processes).map(|_| ())
+            agreed(Some(processes), Ok(()))?;
+            write_together(files, &aside_of(directory, step), &plan, processes)?;
+            agreed(Some(processes), Ok(()))
         }
         None => Ok(()),
     }
@@ -136,29 +138,27 @@ pub(super) fn write_parts(
             Err(error) => failure = Some(error),
         }
     }
-    all_have_written(processes, failure)?;
-    Ok(parts)
+    agreed(Some(processes), failure.map_or(Ok(parts), Err))
 }
 
-/// Whether all have; else the first's reason, the same for all.
-fn all_have_written(processes: &dyn Peers, failure: Option<CheckpointError>) -> Result<()> {
-    let refused = || exchange_error("whether it has written its part");
-    if processes.all_say(failure.is_none()).map_err(refused())? {
-        return Ok(());
+/// What this process has done of a save, if all processes have done theirs; else the first's
+/// reason, for all of them. Each calls it at the same place.
+pub(super) fn agreed<T>(processes: Option<&dyn Processes>, own: Result<T>) -> Result<T> {
+    let Some(processes) = processes else { return own };
+    let refused = || exchange_error("whether it has done its part of a save");
+    if processes.all_say(own.is_ok()).map_err(refused())? {
+        return own;
     }
-    let is_full = failure.as_ref().is_some_and(CheckpointError::is_disk_full);
-    let mut own = vec![u8::from(is_full)];
-    own.extend(failure.iter().flat_map(|failure| failure.with_cause().into_bytes()));
-    let said = processes.gather(&own).map_err(refused())?;
-    let first = said.iter().position(|said| said.len() > 1).unwrap_or(0);
+    let own = own.err().map_or_else(String::new, |failure| failure.with_cause());
+    let said = processes.gather(own.as_bytes()).map_err(refused())?;
+    let first = said.iter().position(|said| !said.is_empty()).unwrap_or(0);
     let mut reason = said.into_iter().nth(first).unwrap_or_default();
     let mut words = [first as u64, reason.len() as u64];
     processes.tell(0, words.as_mut_bytes()).map_err(refused())?;
     reason.resize(words[1] as usize, 0);
     processes.tell(0, &mut reason).map_err(refused())?;
-    let (is_full, reason) = reason.split_first().unwrap_or((&0, &[]));
-    let reason = String::from_utf8_lossy(reason).into_owned();
-    Err(CheckpointError::NotWritten { rank: words[0], is_full: *is_full == 1, reason })
+    let reason = String::from_utf8_lossy(&reason).into_owned();
+    Err(CheckpointError::NotWritten { rank: words[0], reason })
 }
 
 fn finish(plan: &FilePlan, index: usize, output: TensorOutput) -> Result<Part> {

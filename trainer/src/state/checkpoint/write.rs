@@ -7,7 +7,7 @@ use super::layout::CheckpointSource;
 use super::manifest::{FileEntry, MANIFEST_FILE, Manifest, SavedState, check_name};
 use super::shard::{Content, portions};
 use super::tensor_file::{FilePlan, Output, TensorOutput};
-use super::together::{Together, write_together};
+use super::together::{Together, agreed, write_together};
 use crate::state::digest::{CHUNK_BYTES, WeightsDigest, read_error};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -45,13 +45,14 @@ pub(super) struct Written {
 
 /// Writes all files of a checkpoint into the existing, empty directory `aside` and flushes them and
 /// the directory. `writers` threads take the files of tensors one by one; where several processes
-/// save, each writes its own.
+/// save, each writes its own. Then gives the directory its `place`; all processes hear whether that
+/// is done.
 pub(super) fn write_files(
     files: &dyn Files,
     aside: &Path,
     snapshot: &Snapshot<'_>,
     plan: &FilePlan,
-    writers: usize,
+    (writers, place): (usize, &dyn Fn() -> Result<()>),
 ) -> Result<Written> {
     let source = snapshot.source;
     let mut alone = false;
@@ -77,6 +78,19 @@ pub(super) fn write_files(
         .into_iter()
         .collect::<Result<_>>()?,
     };
+    let written = write_small(files, aside, snapshot, plan, tensors);
+    let written = written.and_then(|written| place().map(|()| Written { alone, ..written }));
+    agreed(source.processes(), written)
+}
+
+/// What only the process that leads knows: small files, the manifest the last.
+fn write_small(
+    files: &dyn Files,
+    aside: &Path,
+    snapshot: &Snapshot<'_>,
+    plan: &FilePlan,
+    tensors: Vec<(FileEntry, WeightsDigest)>,
+) -> Result<Written> {
     let mut digest = WeightsDigest::default();
     let mut entries = Vec::new();
     for (entry, part) in tensors {
@@ -98,7 +112,7 @@ pub(super) fn write_files(
     output.put(&manifest)?;
     output.finish(MANIFEST_FILE, Content::Blob)?;
     files.sync_dir(aside).map_err(CheckpointError::io("flush", aside))?;
-    Ok(Written { bytes, weights_digest, alone })
+    Ok(Written { bytes, weights_digest, alone: false })
 }
 
 /// The results of `work` for `0 .. count`, up to the first that fails, by `threads` threads that
