@@ -22,7 +22,7 @@ use std::time::Duration;
 /// those of a plain write go whichever way is free.
 pub(super) const MOST_BYTES_IN_ORDER: u32 = 8192;
 
-/// From the first system call on, the NIC is asked for events at every so-manieth look.
+/// From the first system call on, the NIC is asked for events once in so many looks.
 const LOOKS_PER_EVENT: u32 = 256;
 
 /// Requests that a strip takes at most.
