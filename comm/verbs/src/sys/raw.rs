@@ -299,6 +299,10 @@ pub(crate) struct AsyncEvent {
     pub(crate) event_type: c_int,
 }
 
+/// `IBV_QPF_GRH_REQUIRED`, of a port's flags. The crate `ibverbs-sys` leaves it out, so nothing
+/// compares it.
+pub(crate) const PORT_GRH_REQUIRED: u32 = 1;
+
 /// Declares constants, and a table of them with the names that C gives them.
 macro_rules! constants {
     ($($(#[$doc:meta])* $name:ident = $c_name:ident = $value:literal;)*) => {
@@ -314,7 +318,6 @@ constants! {
     PORT_INIT = IBV_PORT_INIT = 2;
     PORT_ARMED = IBV_PORT_ARMED = 3;
     PORT_ACTIVE = IBV_PORT_ACTIVE = 4;
-    PORT_GRH_REQUIRED = IBV_QPF_GRH_REQUIRED = 1;
     LINK_ETHERNET = IBV_LINK_LAYER_ETHERNET = 2;
     GID_ROCE_V1 = IBV_GID_TYPE_ROCE_V1 = 1;
     GID_ROCE_V2 = IBV_GID_TYPE_ROCE_V2 = 2;
