@@ -31,7 +31,7 @@ pub mod rail;
 mod single;
 mod sum;
 
-pub use attach::goes_by_node;
+pub use attach::{NICS_IN_VAIN, goes_by_node};
 pub use hierarchical::{longest_block_of_sums, sums_in_two_steps};
 
 use crate::error::{CommError, Result};

@@ -20,8 +20,9 @@ const STATEMENT: usize = 1024;
 const MOST_NODES_UNASKED: usize = 256;
 const MOST_PARTS_UNASKED: usize = 64;
 
-const NICS_IN_VAIN: &str = "NICs carry between devices what goes inside nodes first: where nodes \
-                            have several ranks and comm.exchange is not \"flat\"";
+/// Why NICs that are asked for would carry nothing between devices.
+pub const NICS_IN_VAIN: &str = "NICs carry between devices what goes inside nodes first: where \
+                                nodes have several ranks and comm.exchange is not \"flat\"";
 
 /// Whether devices of these ranks exchange inside their nodes first: unless [`AllToAll::Flat`] is
 /// asked for, where a node has several ranks; without being asked, on up to 256 nodes, since strips

@@ -258,6 +258,7 @@ fn slurm_batch_script_without_srun_is_one_process() {
         single(&batch)
     );
     assert!(single(&[("WORLD_SIZE", "4")]).contains("WORLD_SIZE is 4, but RANK is not set"));
+    assert!(single(&[("PMI_SIZE", "4")]).contains("PMI_SIZE is 4, but PMI_RANK is not set"));
     for of_others in ["1", "", "large"] {
         assert_eq!(single(&[("WORLD_SIZE", of_others)]), "");
     }

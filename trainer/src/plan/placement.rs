@@ -15,7 +15,7 @@ use crate::system::input::read_text;
 use crate::system::machine::Machine;
 use crate::{Registry, plan};
 use headlong_comm::Topology;
-use headlong_comm::device::goes_by_node;
+use headlong_comm::device::{NICS_IN_VAIN, goes_by_node};
 use headlong_embedding::TableSpec;
 use headlong_embedding::hybrid::cost::Costs;
 use headlong_embedding::hybrid::split::{
@@ -197,8 +197,7 @@ pub fn check_carrier(config: &Config, topology: &Topology) -> Result<()> {
             Err(Error::contradiction(
                 "run.transport = \"verbs\"",
                 format!("comm.exchange = {} on {nodes}", quoted(&config.comm.exchange)),
-                "NICs carry between devices what goes inside nodes first: where nodes have several \
-                 ranks and comm.exchange is not \"flat\"",
+                NICS_IN_VAIN,
             ))
         }
         _ => Ok(()),
@@ -345,5 +344,27 @@ mod tests {
             let reason = reason(nodes, each).expect("refused");
             assert!(reason.contains(expected), "{nodes} nodes of {each}: {reason}");
         }
+    }
+
+    #[test]
+    fn what_cannot_carry_between_nodes_or_as_asked_is_refused_by_name() {
+        let refused = |settings: &[&str], nodes: usize| {
+            let mut config = crate::config::preset::preset("tiny").unwrap();
+            config.set_all(&["run.ranks=4"]).unwrap();
+            config.set_all(settings).unwrap();
+            let topology = Topology::from_node_sizes(&vec![4 / nodes; nodes]);
+            let checked = config.validate().and_then(|()| check_carrier(&config, &topology));
+            checked.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let (shm, verbs) = ("run.transport=shm", "run.transport=verbs");
+        assert_eq!(refused(&[shm], 1), "");
+        assert!(refused(&[shm], 2).contains("ranks of several machines share no memory"));
+        let flat = ["run.device=cuda", verbs, "comm.exchange=flat"];
+        assert!(refused(&flat, 2).contains(NICS_IN_VAIN));
+        assert_eq!(refused(&flat, 1), "");
+        assert!(refused(&[verbs, "comm.encrypt_data=true"], 1).contains("over TCP alone"));
+        let required = "comm.verbs.gpudirect=require";
+        assert!(refused(&["run.device=cpu", verbs, required], 1).contains("gpudirect"));
+        assert_eq!(refused(&["run.device=cuda", verbs, required], 1), "");
     }
 }

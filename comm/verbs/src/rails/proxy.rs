@@ -37,8 +37,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Where the rank has a core for its proxy: it sleeps once no exchange has come for longer than
-    /// a step of a training takes.
+    /// Where the rank has a core for its proxy.
     pub(super) const OWN_CORE: Self = Self { before_yielding: 1 << 20, before_sleeping: 1 << 20 };
     /// Where others wait for the core.
     pub(super) const SHARED_CORE: Self = Self { before_yielding: 64, before_sleeping: 4096 };
